@@ -1,0 +1,1 @@
+"""Recipe of the demo model: data, tokenizer, training, evaluation and card."""
