@@ -1,0 +1,3 @@
+"""slotpack."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""slotstream-cli."""
+
+__all__: list[str] = []

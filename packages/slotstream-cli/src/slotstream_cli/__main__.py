@@ -1,0 +1,5 @@
+"""`python -m slotstream_cli`."""
+
+from slotstream_cli.main import main
+
+main()

@@ -1,0 +1,47 @@
+"""The `slotstream` command: a lazy group, so that `--help` imports no command's dependencies.
+
+A command is one module under `commands` that exports a `click.Command` named `command`.  `COMMANDS` is the single table
+of names; the summary is kept here so that the group's help needs no import either.
+"""
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import click
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        # run and serve first, then the tools around them
+    }
+)
+"""Command name -> (module under `slotstream_cli.commands`, one-line summary)."""
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands are imported at their first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the command names in the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the command, or None when there is no such command."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module = importlib.import_module(f"slotstream_cli.commands.{entry[0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with the table's summaries, importing none of them."""
+        if COMMANDS:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, summary) for name, (_module, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="slotstream-cli", prog_name="slotstream")
+def main() -> None:
+    """Run a mixture-of-experts model that does not fit in memory, by streaming its experts from disk."""

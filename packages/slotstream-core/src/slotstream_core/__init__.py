@@ -1,0 +1,3 @@
+"""slotstream-core."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""slotstream-demo."""
+
+__all__: list[str] = []

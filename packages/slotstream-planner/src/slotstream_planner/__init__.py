@@ -1,0 +1,3 @@
+"""slotstream-planner."""
+
+__all__: list[str] = []

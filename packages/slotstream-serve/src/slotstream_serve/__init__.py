@@ -1,0 +1,3 @@
+"""slotstream-serve."""
+
+__all__: list[str] = []

@@ -1,0 +1,1 @@
+"""Generated documentation pages and their drift check."""
