@@ -1,0 +1,98 @@
+"""Everything this package raises on purpose.
+
+    SlotstreamError
+    +-- CheckpointError            the directory cannot be used as a model
+    |   +-- CheckpointMissing      no such directory, file, or shard named by the index
+    |   +-- CheckpointDamaged      truncated file, wrong shape or dtype, NaN scales, inconsistent index
+    |   +-- UnsupportedModel       an architecture, tensor or setting this version does not know
+    +-- TokenizerError             tokenizer or chat template missing, broken, or at odds with the vocabulary
+    |   +-- TemplateError          the chat template refused the conversation
+    +-- BackendError               MLX cannot run here as installed
+    +-- ExpertReadError            expert bytes could not be read from disk (fails one request)
+    +-- PoolError                  a request the slot pool cannot hold
+    +-- StateError                 a sequence state used where it does not fit
+    +-- RequestError               the request itself is wrong
+    |   +-- EmptyPrompt
+    |   +-- ContextLengthExceeded  prompt and reply do not fit in the window
+    |   +-- InvalidSampling
+    +-- GenerationCancelled        the caller asked to stop
+
+A message says what happened, the numbers, and what to do.
+"""
+
+
+class SlotstreamError(Exception):
+    """Base of every error raised on purpose; its text is fit to show to a person."""
+
+
+class CheckpointError(SlotstreamError):
+    """The directory cannot be used as a model."""
+
+
+class CheckpointMissing(CheckpointError):
+    """A directory, file or shard that should exist does not, or cannot be opened."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A file is truncated or its contents contradict the index, the configuration or themselves."""
+
+
+class UnsupportedModel(CheckpointError):
+    """An architecture, tensor or setting that this version does not know."""
+
+
+class TokenizerError(SlotstreamError):
+    """The tokenizer is missing, broken, or disagrees with the model's vocabulary."""
+
+
+class TemplateError(TokenizerError):
+    """The chat template cannot be compiled or refused the conversation."""
+
+
+class BackendError(SlotstreamError):
+    """MLX cannot run here as installed."""
+
+
+class ExpertReadError(SlotstreamError):
+    """Expert bytes could not be read completely; only the request that needed them fails."""
+
+
+class PoolError(SlotstreamError):
+    """More experts were asked for at once than the slot pool can hold."""
+
+
+class StateError(SlotstreamError):
+    """A sequence state was used with the wrong model, or trimmed to a position it cannot return to."""
+
+
+class RequestError(SlotstreamError):
+    """The request itself is wrong."""
+
+
+class EmptyPrompt(RequestError):
+    """The prompt holds no tokens."""
+
+
+class ContextLengthExceeded(RequestError):
+    """The prompt does not fit in the context window.
+
+    Attributes:
+        prompt_tokens: Length of the prompt in tokens.
+        window_tokens: The context window in tokens.
+    """
+
+    def __init__(self, prompt_tokens: int, window_tokens: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens:,} tokens and the context window {window_tokens:,}; "
+            "one token of the window must stay free for the reply. Shorten the prompt or raise --max-context"
+        )
+        self.prompt_tokens = prompt_tokens
+        self.window_tokens = window_tokens
+
+
+class InvalidSampling(RequestError):
+    """A sampling option has a value that cannot be used."""
+
+
+class GenerationCancelled(SlotstreamError):
+    """The caller asked to stop; what was generated so far stands."""
