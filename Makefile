@@ -53,7 +53,7 @@ check: setup
 
 format: setup
 	@$(RUN) -m ruff format --quiet .
-	@$(RUN) -m ruff check --quiet --fix .
+	@$(RUN) -m ruff check --quiet --fix --exit-zero .
 
 lock: $(UV)
 	$(UV) lock --python $(PYTHON)

@@ -1,0 +1,1 @@
+"""From a prompt to a stream of events: prefill, sampling, decoding."""

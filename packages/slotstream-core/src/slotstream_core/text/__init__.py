@@ -1,0 +1,1 @@
+"""Text in and out of the model: tokens, chat templates, incremental decoding, thinking."""

@@ -1,0 +1,118 @@
+"""The checkpoint's own tokenizer, checked against the model's vocabulary."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers.decoders import DecodeStream
+
+from slotstream_core.errors import TokenizerError
+
+
+class Tokenizer:
+    """Text to token ids and back, from a checkpoint's `tokenizer.json`.
+
+    Special markers such as `<|im_start|>` in the text become their single ids.  Instances are read-only and may be
+    shared between threads.
+
+    Attributes:
+        eos_ids: Ids that end a reply: the model's own and the chat turn's end marker.
+        vocabulary: Number of ids the tokenizer can produce.
+    """
+
+    def __init__(self, backing: tokenizers.Tokenizer, *, eos_ids: frozenset[int]) -> None:
+        self._backing = backing
+        self.eos_ids = eos_ids
+        self.vocabulary: int = backing.get_vocab_size(with_added_tokens=True)
+
+    @classmethod
+    def from_directory(cls, directory: Path, *, vocabulary: int, eos_ids: Sequence[int]) -> "Tokenizer":
+        """Read `tokenizer.json` (and `generation_config.json`, when it is there) of a checkpoint.
+
+        Args:
+            directory: The checkpoint directory.
+            vocabulary: Rows of the model's embedding; no token id may reach it.
+            eos_ids: Ids that the model's configuration names as the end of a text.
+
+        Raises:
+            TokenizerError: A file is missing or broken, or an id lies outside the model's vocabulary.
+        """
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise TokenizerError(f"{path} is missing; copy the tokenizer files of the original checkpoint beside it")
+        try:
+            backing = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:
+            raise TokenizerError(f"{path} cannot be read as a tokenizer: {error}") from error
+        highest = max(backing.get_vocab(with_added_tokens=True).values(), default=-1)
+        if highest >= vocabulary:
+            raise TokenizerError(
+                f"{path} can produce token id {highest:,} but the model has {vocabulary:,} embeddings; "
+                "the tokenizer belongs to another model"
+            )
+        ends = set(eos_ids) | _generation_eos(directory / "generation_config.json")
+        turn_end = backing.token_to_id("<|im_end|>")
+        if turn_end is not None:
+            ends.add(turn_end)
+        outside = sorted(token for token in ends if not 0 <= token < vocabulary)
+        if outside:
+            raise TokenizerError(
+                f"end-of-text ids {outside} of {directory} lie outside the vocabulary of {vocabulary:,}"
+            )
+        return cls(backing, eos_ids=frozenset(ends))
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text; nothing is added before or after it."""
+        ids: list[int] = self._backing.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, without special markers; broken UTF-8 becomes U+FFFD."""
+        text: str = self._backing.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def token_id(self, text: str) -> int | None:
+        """Return the id of one token by its exact text, or None when there is no such token."""
+        token: int | None = self._backing.token_to_id(text)
+        return token
+
+    def detokenizer(self) -> "Detokenizer":
+        """Return a fresh incremental decoder."""
+        return Detokenizer(self._backing)
+
+
+class Detokenizer:
+    """Turns a stream of token ids into text, holding incomplete UTF-8 back until it is complete."""
+
+    def __init__(self, backing: tokenizers.Tokenizer) -> None:
+        self._backing = backing
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._pending: list[int] = []
+
+    def feed(self, token: int) -> str:
+        """Return the text that this token completes; empty while characters are incomplete."""
+        self._pending.append(token)
+        piece: str | None = self._stream.step(self._backing, token)
+        if not piece:
+            return ""
+        self._pending.clear()
+        return piece
+
+    def finish(self) -> str:
+        """Return what was held back, with U+FFFD for characters that were never completed."""
+        pending, self._pending = self._pending, []
+        text: str = self._backing.decode(pending, skip_special_tokens=True) if pending else ""
+        return text
+
+
+def _generation_eos(path: Path) -> set[int]:
+    if not path.is_file():
+        return set()
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        value = content.get("eos_token_id", [])
+        return {int(item) for item in (value if isinstance(value, list) else [value])}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise TokenizerError(f"{path} has no usable eos_token_id: {error}") from error
