@@ -13,6 +13,7 @@ import click
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         # run and serve first, then the tools around them
+        "doctor": ("doctor", "Show what fits on this machine and how fast it will be."),
     }
 )
 """Command name -> (module under `slotstream_cli.commands`, one-line summary)."""

@@ -1,0 +1,103 @@
+"""The memory options shared by every command that plans, and the request they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import click
+
+from slotstream_planner import (
+    InsufficientMemory,
+    InvalidRequest,
+    PlannerError,
+    PlanRequest,
+)
+
+__all__ = ["make_request", "memory_options", "planner_failure"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _Window(click.ParamType["int | Literal['auto']"]):
+    """`auto` or a number of tokens."""
+
+    name = "auto|tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | Literal["auto"]:
+        if value == "auto":
+            return "auto"
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither auto nor a whole number of tokens", param, ctx)
+
+
+_OPTIONS = (
+    click.option(
+        "--max-context",
+        type=_Window(),
+        default="auto",
+        show_default=True,
+        help="Context window, prompt and reply together.",
+    ),
+    click.option("--experts-per-layer", type=int, help="Expert cache size directly. Beats the other sizes."),
+    click.option("--pool-gb", type=float, help="Expert cache size in GB. Beats --memory-gb."),
+    click.option("--memory-gb", type=float, help="Fixed memory budget of the whole process in GB."),
+    click.option("--memory-limit-gb", type=float, help="Ceiling of an adaptive budget in GB; excludes fixed sizes."),
+    click.option("--max-ram-percent", type=float, help="Largest share of RAM an automatic budget takes (70)."),
+    click.option(
+        "--mtp",
+        type=click.Choice(["auto", "on", "off"]),
+        default="auto",
+        show_default=True,
+        help="Speculative decoding with the draft head.",
+    ),
+    click.option(
+        "--vision",
+        type=click.Choice(["auto", "on", "off"]),
+        default="auto",
+        show_default=True,
+        help="Images: load the encoder on first use, reserve it at start, or refuse them.",
+    ),
+)
+
+
+def memory_options(function: _Function) -> _Function:
+    """Add the memory options to a command; they arrive as keyword arguments for `make_request`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def make_request(
+    *,
+    max_context: int | Literal["auto"],
+    experts_per_layer: int | None,
+    pool_gb: float | None,
+    memory_gb: float | None,
+    memory_limit_gb: float | None,
+    max_ram_percent: float | None,
+    mtp: Literal["auto", "on", "off"],
+    vision: Literal["auto", "on", "off"],
+    max_prefill_wait_minutes: float = 30.0,
+) -> PlanRequest:
+    """Return the planner's request for the values of `memory_options`."""
+    return PlanRequest(
+        experts_per_layer=experts_per_layer,
+        pool_gb=pool_gb,
+        memory_gb=memory_gb,
+        memory_limit_gb=memory_limit_gb,
+        max_ram_percent=max_ram_percent,
+        max_context=max_context,
+        mtp=mtp,
+        vision=vision,
+        max_prefill_wait_minutes=max_prefill_wait_minutes,
+    )
+
+
+def planner_failure(error: PlannerError) -> click.ClickException:
+    """Return the click error for a planner error: exit code 2 for a request no machine could meet, else 1."""
+    if isinstance(error, InvalidRequest) and not isinstance(error, InsufficientMemory):
+        return click.UsageError(str(error))
+    return click.ClickException(str(error))

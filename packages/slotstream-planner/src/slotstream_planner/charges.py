@@ -1,0 +1,213 @@
+"""What each part of a running model costs in bytes, derived from its geometry.
+
+Every rule reproduces the published model's documented constant when given the published geometry, and
+gives a smaller model a proportionate one. Amounts that stand for measured overhead are rounded up to two
+significant digits, as the documented constants are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from slotstream_planner.geometry import ModelGeometry
+from slotstream_planner.units import GB, MB, MIB, two_digit_ceiling
+
+__all__ = [
+    "BASE_WINDOW_TOKENS",
+    "FixedCost",
+    "active_sequence_bytes",
+    "additional_active_bytes",
+    "base_window",
+    "buffer_cache_bytes",
+    "draft_bytes",
+    "draft_surcharge_bytes",
+    "extra_context_bytes",
+    "fixed_cost",
+    "floor_slots",
+    "lookahead_bytes",
+    "minimum_target_bytes",
+    "planning_margin_bytes",
+    "retention_bytes",
+    "retention_fixed_bytes",
+    "transient_bytes",
+    "vision_bytes",
+]
+
+BASE_WINDOW_TOKENS: Final = 32_768
+"""The window every fixed cost already includes."""
+
+_CAPACITY_STEP_TOKENS: Final = 1024
+_NGRAM_CACHE_BYTES: Final = 256 * MB
+_BUFFER_CACHE_BYTES: Final = 512 * MIB
+_PROCESS_BYTES: Final = 256 * MIB
+_VOCABULARY_ENTRY_BYTES: Final = 1024
+_RETAINED_ENTRIES: Final = 3
+_STREAMED_DRAFT_SLOTS: Final = 64
+_LOOKAHEAD_RECORDS: Final = 48
+_MARGIN_BYTES: Final = 1 * GB
+_SMALLEST_MARGIN_BYTES: Final = 64 * MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedCost:
+    """What a loaded model costs before its first slot.
+
+    Attributes:
+        shared_bytes: Always-resident tensors in the compute type.
+        ngram_cache_bytes: Payload of the n-gram row cache.
+        recurrent_bytes: Recurrent state of the active sequence.
+        active_sequence_bytes: Sequence cache of the active sequence up to the base window.
+        buffer_cache_bytes: MLX's cache of freed buffers.
+        process_bytes: Interpreter, libraries, tokenizer tables and logits.
+        rounding_bytes: What rounding the sum up to two digits adds.
+    """
+
+    shared_bytes: int
+    ngram_cache_bytes: int
+    recurrent_bytes: int
+    active_sequence_bytes: int
+    buffer_cache_bytes: int
+    process_bytes: int
+    rounding_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """The fixed cost."""
+        return (
+            self.shared_bytes
+            + self.ngram_cache_bytes
+            + self.recurrent_bytes
+            + self.active_sequence_bytes
+            + self.buffer_cache_bytes
+            + self.process_bytes
+            + self.rounding_bytes
+        )
+
+
+def base_window(geometry: ModelGeometry) -> int:
+    """Return the default window: 32,768 tokens, or the model's limit when that is smaller."""
+    return min(BASE_WINDOW_TOKENS, geometry.context_limit)
+
+
+def fixed_cost(geometry: ModelGeometry) -> FixedCost:
+    """Return the fixed cost; 5,300,000,000 bytes for the published model in bf16."""
+    ngram = min(_NGRAM_CACHE_BYTES, geometry.ngram_bytes)
+    active = active_sequence_bytes(geometry, base_window(geometry))
+    cache = buffer_cache_bytes(geometry)
+    process = _PROCESS_BYTES + geometry.vocabulary * _VOCABULARY_ENTRY_BYTES
+    total = geometry.shared_resident_bytes + ngram + geometry.recurrent_bytes + active + cache + process
+    return FixedCost(
+        shared_bytes=geometry.shared_resident_bytes,
+        ngram_cache_bytes=ngram,
+        recurrent_bytes=geometry.recurrent_bytes,
+        active_sequence_bytes=active,
+        buffer_cache_bytes=cache,
+        process_bytes=process,
+        rounding_bytes=two_digit_ceiling(total) - total,
+    )
+
+
+def buffer_cache_bytes(geometry: ModelGeometry) -> int:
+    """Return the buffer cache the fixed cost includes: a quarter of the shared weights, 32 to 512 MiB."""
+    return min(_BUFFER_CACHE_BYTES, max(32 * MIB, geometry.shared_resident_bytes // 4))
+
+
+def planning_margin_bytes(geometry: ModelGeometry) -> int:
+    """Return the share of a target never given to the pool: 1 GB, less for a model smaller than 64 GB."""
+    return min(_MARGIN_BYTES, max(_SMALLEST_MARGIN_BYTES, geometry.expert_set_bytes // 64))
+
+
+def floor_slots(geometry: ModelGeometry) -> int:
+    """Return the smallest pool: one layer's experts and a quarter; 640 slots for the published model.
+
+    One pass may need every expert of a layer at once; the quarter keeps reads and forecasts moving.
+    """
+    return min(geometry.total_experts, geometry.experts + -(-geometry.experts // 4))
+
+
+def minimum_target_bytes(geometry: ModelGeometry) -> int:
+    """Return the smallest process target at the base window: 8.1 GB for the published model."""
+    pool = floor_slots(geometry) * geometry.slot_bytes
+    return two_digit_ceiling(pool + fixed_cost(geometry).total_bytes + planning_margin_bytes(geometry))
+
+
+def active_sequence_bytes(geometry: ModelGeometry, tokens: int, *, extra_layers: int = 0) -> int:
+    """Return the sequence cache of a window, allocated in steps of 1,024 tokens.
+
+    Args:
+        geometry: The model.
+        tokens: The window.
+        extra_layers: Attention layers beyond the model's own; 1 with a draft head.
+    """
+    steps = -(-tokens // _CAPACITY_STEP_TOKENS)
+    per_token = geometry.kv_bytes_per_token + extra_layers * geometry.kv_layer_bytes_per_token
+    return steps * _CAPACITY_STEP_TOKENS * per_token
+
+
+def additional_active_bytes(geometry: ModelGeometry, window: int, *, extra_layers: int = 0) -> int:
+    """Return the sequence cache beyond what the fixed cost includes."""
+    base = active_sequence_bytes(geometry, base_window(geometry), extra_layers=extra_layers)
+    return max(0, active_sequence_bytes(geometry, window, extra_layers=extra_layers) - base)
+
+
+def transient_bytes(geometry: ModelGeometry, window: int, *, extra_layers: int = 0) -> int:
+    """Return the copy a growing cache makes: nothing at the base window, at least one base cache beyond it."""
+    if window <= base_window(geometry):
+        return 0
+    least = BASE_WINDOW_TOKENS * geometry.kv_bytes_per_token
+    return max(least, additional_active_bytes(geometry, window, extra_layers=extra_layers))
+
+
+def extra_context_bytes(geometry: ModelGeometry, window: int, *, extra_layers: int = 0) -> int:
+    """Return the whole charge of a window beyond the base: cache growth and its transient copy."""
+    return additional_active_bytes(geometry, window, extra_layers=extra_layers) + transient_bytes(
+        geometry, window, extra_layers=extra_layers
+    )
+
+
+def draft_surcharge_bytes(geometry: ModelGeometry, window: int) -> int:
+    """Return what the draft head's own attention layer adds to a window's charge."""
+    return extra_context_bytes(geometry, window, extra_layers=1) - extra_context_bytes(geometry, window)
+
+
+def draft_bytes(geometry: ModelGeometry, *, streamed: bool) -> int:
+    """Return the draft head's charge at the base window.
+
+    Resident: its tensors and its cache, rounded up; 1,600,000,000 for the published model. Streamed: the
+    same without its experts, but with a 64-slot cache and scratch for one token's experts.
+    """
+    if geometry.draft_bytes == 0:
+        return 0
+    cache = base_window(geometry) * geometry.kv_layer_bytes_per_token
+    resident = two_digit_ceiling(geometry.draft_resident_bytes + cache)
+    if not streamed:
+        return resident
+    kept = min(_STREAMED_DRAFT_SLOTS, geometry.experts) + geometry.experts_per_token
+    return resident - max(0, geometry.experts - kept) * geometry.slot_bytes
+
+
+def vision_bytes(geometry: ModelGeometry) -> int:
+    """Return the vision tower's charge: 900,000,000 for the published model, 0 when there is none."""
+    return two_digit_ceiling(geometry.vision_resident_bytes)
+
+
+def lookahead_bytes(geometry: ModelGeometry) -> int:
+    """Return the lookahead's reserve: staging, float32 router copies and the correction file.
+
+    373 MiB for the published model without its correction file, 409 MiB with it.
+    """
+    staging = 1 << (_LOOKAHEAD_RECORDS * geometry.record_bytes - 1).bit_length()
+    routers = (geometry.layers + 1) * geometry.experts * geometry.hidden * 4
+    correction = -(-geometry.correction_bytes // MIB) * MIB
+    return staging + routers + correction
+
+
+def retention_fixed_bytes(geometry: ModelGeometry) -> int:
+    """Return the recurrent states of retained conversations: three beside the active one."""
+    return _RETAINED_ENTRIES * geometry.recurrent_bytes
+
+
+def retention_bytes(geometry: ModelGeometry, tokens: int) -> int:
+    """Return the cost of keeping this many tokens of past conversations; nothing for none."""
+    return 0 if tokens <= 0 else tokens * geometry.kv_bytes_per_token + retention_fixed_bytes(geometry)

@@ -1,0 +1,77 @@
+"""The byte ledger of a plan: every amount by name, and the peak they add up to."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+__all__ = ["MemoryLedger"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryLedger:
+    """Where a plan's bytes go.
+
+    `lines` are the amounts that add up to `expected_peak_bytes`. `active_capacity_bytes` is informational:
+    its part up to the base window is inside `fixed_bytes`, the rest is `additional_active_bytes`.
+    `planning_margin_bytes` is kept free and is not part of the peak.
+
+    Attributes:
+        resource_identity: Whose constants the ledger uses.
+        fixed_bytes: Shared weights, n-gram row cache, one active sequence, runtime.
+        pool_bytes: The expert slots.
+        active_capacity_bytes: Sequence cache of the whole window.
+        additional_active_bytes: Its part beyond the base window.
+        retained_capacity_bytes: Sequence cache of retained conversations.
+        retained_recurrent_bytes: Recurrent states of retained conversations.
+        prefill_bytes: Workspace of one prompt pass.
+        long_context_reserve_bytes: Transient copy while a long cache grows.
+        mtp_resident_bytes: The draft head.
+        vision_resident_bytes: The vision tower, when reserved at start.
+        planning_margin_bytes: What the target keeps outside the pool.
+        lookahead_reserve_bytes: Staging, router copies and correction of the lookahead.
+    """
+
+    resource_identity: str
+    fixed_bytes: int
+    pool_bytes: int
+    active_capacity_bytes: int
+    additional_active_bytes: int
+    retained_capacity_bytes: int
+    retained_recurrent_bytes: int
+    prefill_bytes: int
+    long_context_reserve_bytes: int
+    mtp_resident_bytes: int
+    vision_resident_bytes: int
+    planning_margin_bytes: int
+    lookahead_reserve_bytes: int
+
+    @property
+    def lines(self) -> list[tuple[str, int]]:
+        """The amounts that make up the peak, with the words a person reads."""
+        return [
+            ("fixed: shared weights, runtime, active sequence", self.fixed_bytes),
+            ("expert slots", self.pool_bytes),
+            ("active sequence beyond the base window", self.additional_active_bytes),
+            ("retained conversations", self.retained_capacity_bytes),
+            ("retained recurrent states", self.retained_recurrent_bytes),
+            ("prompt pass workspace", self.prefill_bytes),
+            ("long-context reserve", self.long_context_reserve_bytes),
+            ("draft head", self.mtp_resident_bytes),
+            ("vision tower", self.vision_resident_bytes),
+            ("lookahead", self.lookahead_reserve_bytes),
+        ]
+
+    @property
+    def expected_peak_bytes(self) -> int:
+        """The most the process is planned to hold at once."""
+        return sum(size for _, size in self.lines)
+
+    def to_json(self) -> dict[str, int | str]:
+        """Return the ledger with its documented keys."""
+        return {
+            "version": 1,
+            "pack_resident_reserve_bytes": 0,
+            "expert_workspace_bytes": 0,
+            **asdict(self),
+            "expected_peak_bytes": self.expected_peak_bytes,
+        }

@@ -1,0 +1,99 @@
+"""`slotstream doctor` answers without a download, without mlx, and with one clear sentence on bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slotstream_cli.main import main
+from tests.planner.checkpoints import write_checkpoint
+
+
+@pytest.fixture
+def empty_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SLOTSTREAM_ROOT_DIR", str(tmp_path / "root"))
+    return tmp_path
+
+
+def doctor(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["doctor", *arguments])
+
+
+@pytest.mark.usefixtures("empty_root")
+def test_a_simulated_machine_is_planned_with_nothing_downloaded() -> None:
+    result = doctor("--sim-ram", "36")
+    assert result.exit_code == 0, result.output
+    assert "3578 of 24576" in result.output
+    assert "would stream the draft head" in result.output
+
+
+@pytest.mark.usefixtures("empty_root")
+def test_json_has_the_ledger_and_every_candidate() -> None:
+    document = json.loads(doctor("--sim-ram", "64", "--json").output)
+    assert document["pool_slots"] == 7_125
+    assert document["max_context_tokens"] == 131_072
+    assert document["memory_ledger"]["version"] == 1
+    assert document["machine"]["simulated"] is True
+    candidates = document["automatic_context_window"]["candidates"]
+    assert [c["window"] for c in candidates] == [32_768, 65_536, 131_072, 262_144]
+    assert [c["accepted"] for c in candidates] == [True, True, True, False]
+
+
+@pytest.mark.usefixtures("empty_root")
+def test_a_machine_that_is_too_small_fails_with_the_numbers() -> None:
+    result = doctor("--sim-ram", "8")
+    assert result.exit_code == 1
+    assert "7.92 GB" in result.output
+    assert "8.10 GB" in result.output
+    refused = doctor("--sim-ram", "8", "--json")
+    assert refused.exit_code == 1
+    assert json.loads(refused.output)["error"]["code"] == "insufficient_memory"
+
+
+@pytest.mark.usefixtures("empty_root")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--sim-ram", "nan"],
+        ["--sim-ram", "-3"],
+        ["--sim-available", "3"],
+        ["--sim-ram", "16", "--sim-working-set", "20"],
+        ["--sim-ram", "36", "--max-context", "many"],
+        ["--sim-ram", "36", "--max-context", "999999"],
+        ["--sim-ram", "36", "--memory-gb", "20", "--memory-limit-gb", "20"],
+        ["--sim-ram", "36", "--experts-per-layer", "600"],
+    ],
+)
+def test_bad_input_is_a_usage_error_in_one_sentence(arguments: list[str]) -> None:
+    result = doctor(*arguments)
+    assert result.exit_code == 2
+    assert "Error:" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_checkpoint_directory_is_planned(empty_root: Path) -> None:
+    directory = write_checkpoint(empty_root / "small")
+    document = json.loads(doctor("--model", str(directory), "--sim-ram", "8", "--json").output)
+    assert document["model"] == "small"
+    assert document["fully_resident"] is True
+
+
+@pytest.mark.usefixtures("empty_root")
+def test_a_model_that_is_nowhere_is_named() -> None:
+    result = doctor("--model", "/nowhere/at/all")
+    assert result.exit_code == 1
+    assert "/nowhere/at/all is not a directory" in result.output
+
+
+def test_doctor_imports_neither_mlx_nor_a_server() -> None:
+    code = (
+        "import sys, slotstream_cli.commands.doctor\n"
+        "print(sorted({m.split('.')[0] for m in sys.modules} & {'mlx', 'numpy', 'fastapi', 'slotstream_core'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
