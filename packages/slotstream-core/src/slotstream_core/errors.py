@@ -8,6 +8,7 @@
     +-- TokenizerError             tokenizer or chat template missing, broken, or at odds with the vocabulary
     |   +-- TemplateError          the chat template refused the conversation
     +-- BackendError               MLX cannot run here as installed
+    +-- SettingError               an environment variable has a value that cannot be used
     +-- ExpertReadError            expert bytes could not be read from disk (fails one request)
     +-- PoolError                  a request the slot pool cannot hold
     +-- StateError                 a sequence state used where it does not fit
@@ -51,6 +52,10 @@ class TemplateError(TokenizerError):
 
 class BackendError(SlotstreamError):
     """MLX cannot run here as installed."""
+
+
+class SettingError(SlotstreamError):
+    """An environment variable has a value that cannot be used."""
 
 
 class ExpertReadError(SlotstreamError):

@@ -1,0 +1,103 @@
+"""Which MLX backend runs here. The only module that asks; everything else is handed a `Backend`.
+
+MLX is imported inside `Backend.detect`, so that a broken installation becomes one typed error and importing this
+module costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from slotstream_core.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    import mlx.core as mx
+
+BackendKind = Literal["cpu", "metal", "cuda"]
+FloatName = Literal["F32", "BF16"]
+
+CPU_DISTRIBUTION = "mlx-cpu"
+CUDA_DISTRIBUTION = "mlx-cuda-13"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backend:
+    """The device MLX computes on and the floating-point type used there.
+
+    Attributes:
+        kind: "cpu", "metal" or "cuda".
+        compute_dtype: bfloat16; on the CPU float32: MLX's 16-bit matrix products are 10 to 100 times slower there.
+    """
+
+    kind: BackendKind
+    compute_dtype: mx.Dtype
+
+    @property
+    def float_name(self) -> FloatName:
+        """`compute_dtype` by its safetensors name."""
+        return "F32" if self.kind == "cpu" else "BF16"
+
+    @staticmethod
+    def detect() -> Backend:
+        """Ask the installed MLX what it runs on.
+
+        Raises:
+            BackendError: MLX or its backend is missing, two backends are installed, or the CUDA build finds no GPU.
+        """
+        return detect_from(installed=_installed, load=_load_mlx)
+
+
+def detect_from(*, installed: Callable[[str], bool], load: Callable[[], ModuleType]) -> Backend:
+    """Decide from two questions, so that every answer can be tested on one machine.
+
+    Args:
+        installed: Says whether a distribution of that name is installed.
+        load: Imports `mlx.core` and returns it; may raise ImportError.
+
+    Raises:
+        BackendError: As `Backend.detect`.
+    """
+    cuda_installed = installed(CUDA_DISTRIBUTION)
+    if cuda_installed and installed(CPU_DISTRIBUTION):
+        raise BackendError(
+            f"both {CPU_DISTRIBUTION} and {CUDA_DISTRIBUTION} are installed and overwrite each other's files; "
+            f"uninstall one (keep {CUDA_DISTRIBUTION} for an NVIDIA GPU) and reinstall the other"
+        )
+    try:
+        core = load()
+    except ImportError as error:
+        raise BackendError(
+            f"MLX cannot be loaded ({error}); install slotstream-core again: it brings mlx-cpu on Linux, "
+            "its extra 'cuda' brings the NVIDIA build, and macOS needs Apple silicon"
+        ) from error
+    if core.metal.is_available():
+        return Backend(kind="metal", compute_dtype=core.bfloat16)
+    if core.cuda.is_available():
+        return Backend(kind="cuda", compute_dtype=core.bfloat16)
+    if cuda_installed:
+        raise BackendError(
+            f"{CUDA_DISTRIBUTION} is installed but finds no usable NVIDIA GPU; "
+            "check the driver with nvidia-smi, or install slotstream-core without the extra 'cuda'"
+        )
+    return Backend(kind="cpu", compute_dtype=core.float32)
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _load_mlx() -> ModuleType:
+    if sys.platform == "win32":
+        raise ImportError("Windows is not supported")
+    return importlib.import_module("mlx.core")

@@ -1,0 +1,22 @@
+"""Where a model's routed experts come from: all in memory, or read from disk into a pool of slots."""
+
+from slotstream_core.experts.layout import ExpertLayout
+from slotstream_core.experts.reader import StoredExperts, choose_lanes
+from slotstream_core.experts.resident import ResidentExperts
+from slotstream_core.experts.stacks import DenseStack, ExpertArrays, Experts, Lease, QuantizedStack
+from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.experts.streamed import StreamedExperts
+
+__all__ = [
+    "DenseStack",
+    "ExpertArrays",
+    "ExpertLayout",
+    "ExpertStats",
+    "Experts",
+    "Lease",
+    "QuantizedStack",
+    "ResidentExperts",
+    "StoredExperts",
+    "StreamedExperts",
+    "choose_lanes",
+]

@@ -1,0 +1,385 @@
+"""The slot pool: which expert lies in which slot, and who may touch it.
+
+One thread (the one that owns MLX) calls everything here; reader lanes only fill the bytes of slots that are held for
+them. A slot is in one of four states:
+
+    free      unmapped, no holds, on the free list
+    resident  mapped, 0 or more holds; with 0 holds CLOCK may choose it
+    reading   unmapped, held by its read and by the leases that asked for it
+    spoiled   unmapped after a failed read, still held by leases that have not let go; then free
+
+A record is mapped only after all its pieces arrived, and a victim is unmapped before its bytes change. Nothing here
+knows the order in which a model asks, so what a slot holds never influences a result, only how long it takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.errors import PoolError, SlotstreamError
+from slotstream_core.experts.eviction import Clock
+from slotstream_core.experts.reader import ExpertReader, ReadBatch, Record
+from slotstream_core.experts.slots import SlotArrays
+from slotstream_core.experts.stats import ExpertStats
+
+UNMAPPED = -1
+
+
+@dataclass(slots=True, eq=False)
+class _Loading:
+    """A batch under way and the key and slot of each of its records."""
+
+    batch: ReadBatch
+    keys: tuple[int, ...]
+    settled: bool = False
+
+    @property
+    def slots(self) -> list[int]:
+        return [record.slot for record in self.batch.records]
+
+
+class SlotPool:
+    """A fixed number of slots for the experts of all layers.
+
+    Raises (constructor):
+        PoolError: Fewer than one slot.
+    """
+
+    def __init__(self, reader: ExpertReader, *, slot_count: int) -> None:
+        self.layout = reader.source.layout
+        self._reader = reader
+        self._totals = dict.fromkeys(ExpertStats.__dataclass_fields__, 0.0)
+        self._checked: set[int] = set()
+        self._start_empty(slot_count)
+
+    def _start_empty(self, slot_count: int) -> None:
+        if slot_count < 1:
+            raise PoolError(f"a pool needs at least one slot, not {slot_count}")
+        self.slots = SlotArrays(self.layout, slot_count)
+        self._slot_of: dict[int, int] = {}  # resident records: key -> slot
+        self._key_of = [UNMAPPED] * slot_count
+        self._reading: dict[int, _Loading] = {}  # keys whose record is on its way
+        self._reading_slot: dict[int, int] = {}
+        self._holds = [0] * slot_count  # leases of the slot, plus one while it is being read
+        self._idle = slot_count  # slots without holds
+        self._free = list(range(slot_count - 1, -1, -1))  # taken from the end: lowest first
+        self._clock = Clock(slot_count)
+        self._leases: set[PoolLease] = set()
+        self._batches: list[_Loading] = []
+
+    @property
+    def slot_count(self) -> int:
+        """Slots in the pool."""
+        return self.slots.slot_count
+
+    @property
+    def resident_count(self) -> int:
+        """Records that can be used without reading."""
+        return len(self._slot_of)
+
+    @property
+    def stats(self) -> ExpertStats:
+        """A snapshot of the totals."""
+        whole = {name: int(value) for name, value in self._totals.items() if not name.endswith("_s")}
+        return ExpertStats(**whole, read_s=self._totals["read_s"], wait_s=self._totals["wait_s"])
+
+    def request(self, layer: int, experts: Sequence[int]) -> PoolLease:
+        """Hold a slot for each expert, start reading those that are missing, and return at once.
+
+        Equal ids share one slot. Hits and misses are counted on distinct experts.
+
+        Raises:
+            PoolError: An id or layer is out of range, or more slots are needed than others leave.
+            ExpertReadError: The reader is closed.
+        """
+        keys = self._keys(layer, experts)
+        distinct = list(dict.fromkeys(keys))
+        self._settle_finished()
+        self._finish_cancelled(distinct)
+        if self._idle < self._needed(distinct):
+            self._finish_abandoned()
+            needed = self._needed(distinct)
+            if self._idle < needed:
+                raise PoolError(
+                    f"{len(distinct)} experts of layer {layer} need {needed} more slots, and {self._idle} of "
+                    f"{self.slot_count} are not held by work under way; give the pool more slots or make passes smaller"
+                )
+        taken: list[int] = []
+        try:
+            return self._grant(layer, keys, distinct, taken)
+        except BaseException:
+            for slot in taken:
+                self._let_go(slot)
+            raise
+
+    def _keys(self, layer: int, experts: Sequence[int]) -> list[int]:
+        count = self.layout.expert_count
+        if not 0 <= layer < self.layout.layer_count:
+            raise PoolError(f"layer {layer} has no streamed experts; there are {self.layout.layer_count} such layers")
+        base = layer * count
+        keys: list[int] = []
+        for expert in experts:
+            number = int(expert)
+            if not 0 <= number < count:
+                raise PoolError(f"expert {number} of layer {layer} does not exist; ids are 0 to {count - 1}")
+            keys.append(base + number)
+        return keys
+
+    def _needed(self, keys: Iterable[int]) -> int:
+        """Count the idle slots a request would use up: one a miss, and one a hit nobody holds yet."""
+        needed = 0
+        for key in keys:
+            slot = self._slot_of.get(key, self._reading_slot.get(key, UNMAPPED))
+            needed += slot == UNMAPPED or not self._holds[slot]
+        return needed
+
+    def _grant(self, layer: int, keys: list[int], distinct: list[int], taken: list[int]) -> PoolLease:
+        slot_by_key: dict[int, int] = {}
+        waits: list[_Loading] = []
+        missing: list[int] = []
+        for key in distinct:  # hold every hit before any victim is chosen
+            slot = self._slot_of.get(key, UNMAPPED)
+            if slot == UNMAPPED:
+                loading = self._reading.get(key)
+                if loading is None:
+                    missing.append(key)
+                    continue
+                slot = self._reading_slot[key]
+                if loading not in waits:
+                    waits.append(loading)
+            self._hold(slot)
+            taken.append(slot)
+            self._clock.touch(slot)
+            slot_by_key[key] = slot
+        records: list[Record] = []
+        for key in missing:
+            slot = self._take_slot()
+            self._hold(slot)
+            taken.append(slot)
+            slot_by_key[key] = slot
+            expert = key - layer * self.layout.expert_count
+            records.append(Record(layer, expert, slot, key not in self._checked))
+        if records:
+            waits.append(self._load(tuple(missing), records))
+        self._totals["requests"] += 1
+        self._totals["hits"] += len(distinct) - len(missing)
+        self._totals["misses"] += len(missing)
+        lease = PoolLease(self, np.array([slot_by_key[key] for key in keys], np.int32), tuple(taken), distinct, waits)
+        self._leases.add(lease)
+        return lease
+
+    def _load(self, keys: tuple[int, ...], records: list[Record]) -> _Loading:
+        batch = self._reader.prepare(records, self.slots)
+        loading = _Loading(batch=batch, keys=keys)
+        # Everything is on record before the first byte can move, so an interrupt here leaves nothing unaccounted for.
+        self._batches.append(loading)
+        for key, record in zip(keys, records, strict=True):
+            self._hold(record.slot)
+            self._reading[key] = loading
+            self._reading_slot[key] = record.slot
+        try:
+            self._reader.submit(batch)
+        except BaseException:
+            batch.cancel()
+            raise
+        return loading
+
+    def _take_slot(self) -> int:
+        """Return an unmapped slot, evicting if none is free. The caller made sure that one exists."""
+        if self._free:
+            return self._free.pop()
+        slot = self._clock.victim(self._holds)
+        if slot is None:
+            raise PoolError(f"every one of the {self.slot_count} slots is held; release a lease first")
+        del self._slot_of[self._key_of[slot]]
+        self._key_of[slot] = UNMAPPED
+        self._totals["evictions"] += 1
+        return slot
+
+    def _hold(self, slot: int) -> None:
+        if not self._holds[slot]:
+            self._idle -= 1
+        self._holds[slot] += 1
+
+    def _let_go(self, slot: int) -> None:
+        self._holds[slot] -= 1
+        if not self._holds[slot]:
+            self._idle += 1
+            if self._key_of[slot] == UNMAPPED:
+                self._clock.forget(slot)
+                self._free.append(slot)
+
+    def _settle_finished(self) -> None:
+        for loading in [loading for loading in self._batches if loading.batch.done.is_set()]:
+            self._settle(loading)
+
+    def _settle(self, loading: _Loading) -> None:
+        """Publish what a finished batch brought and take back what it did not. A second call does nothing."""
+        if loading.settled:
+            return
+        loading.settled = True
+        self._batches.remove(loading)
+        batch = loading.batch
+        for index, (key, record) in enumerate(zip(loading.keys, batch.records, strict=True)):
+            del self._reading[key], self._reading_slot[key]
+            if index not in batch.errors:
+                self._slot_of[key] = record.slot
+                self._key_of[record.slot] = key
+                self._checked.add(key)
+            self._let_go(record.slot)
+        self._totals["bytes_read"] += batch.bytes_read
+        self._totals["read_s"] += batch.read_s
+        self._totals["failed_records"] += len(batch.errors)
+
+    def _finish_abandoned(self) -> None:
+        """Wait for reads that only their own lanes still hold; they were cancelled, so this is short."""
+        for loading in list(self._batches):
+            if all(self._holds[slot] == 1 for slot in loading.slots):
+                loading.batch.done.wait()
+                self._settle(loading)
+
+    def _finish_cancelled(self, keys: Iterable[int]) -> None:
+        """Wait for cancelled reads of these records, so that nobody joins a read that will not complete."""
+        for key in keys:
+            loading = self._reading.get(key)
+            if loading is not None and loading.batch.cancelled:
+                loading.batch.done.wait()
+                self._settle(loading)
+
+    def _wait(self, lease: PoolLease) -> None:
+        started = time.perf_counter()
+        for loading in lease.waits:
+            loading.batch.done.wait()
+            self._settle(loading)
+        self._totals["wait_s"] += time.perf_counter() - started
+
+    def _release(self, lease: PoolLease) -> None:
+        self._leases.discard(lease)
+        for slot in lease.held:
+            self._let_go(slot)
+        for loading in lease.waits:
+            if not loading.settled and all(self._holds[slot] == 1 for slot in loading.slots):
+                loading.batch.cancel()
+        lease.waits = []
+
+    def resize(self, slot_count: int) -> None:
+        """Change the number of slots between requests. Growing keeps every record; shrinking starts cold.
+
+        `slots.arrays` are new objects afterwards. Growing needs, on top of the new arrays, the largest old one.
+
+        Raises:
+            PoolError: A lease is not released, or fewer than one slot is asked for.
+        """
+        if self._leases:
+            raise PoolError(f"the pool cannot change size while {len(self._leases)} requests hold slots")
+        for loading in list(self._batches):
+            loading.batch.done.wait()
+            self._settle(loading)
+        old_count = self.slot_count
+        if slot_count > old_count:
+            self.slots.grow(slot_count)
+            added = slot_count - old_count
+            self._key_of += [UNMAPPED] * added
+            self._holds += [0] * added
+            self._idle += added
+            self._free[:0] = range(slot_count - 1, old_count - 1, -1)
+            self._clock.grow(slot_count)
+        elif slot_count < old_count:
+            if slot_count >= 1:
+                del self.slots  # the old arrays go before the new ones are made
+            self._start_empty(slot_count)
+
+    def check_integrity(self) -> None:
+        """Verify that the bookkeeping agrees with itself.
+
+        Raises:
+            PoolError: It does not; the message names the first contradiction. This is a defect of the program.
+        """
+        expected = [0] * self.slot_count
+        for lease in self._leases:
+            for slot in lease.held:
+                expected[slot] += 1
+        for loading in self._batches:
+            for slot in loading.slots:
+                expected[slot] += 1
+        mapped = {slot: key for key, slot in self._slot_of.items()}
+        free = set(self._free)
+        keys_of = {slot: key for slot, key in enumerate(self._key_of) if key != UNMAPPED}
+        reading = set(self._reading_slot.values())
+        unused = {slot for slot, key in enumerate(self._key_of) if key == UNMAPPED and not self._holds[slot]}
+        rules = {
+            "two records share a slot": len(mapped) == len(self._slot_of),
+            "the map and its reverse differ": mapped == keys_of,
+            "holds do not match leases and reads": expected == self._holds,
+            "the count of idle slots is wrong": self._idle == self._holds.count(0),
+            "a slot is listed as free twice": len(free) == len(self._free),
+            "the free list is not the unused slots": free == unused,
+            "a slot being read is mapped": not reading & mapped.keys(),
+            "two reads share a slot": len(reading) == len(self._reading_slot),
+            "a record is both resident and being read": not self._slot_of.keys() & self._reading.keys(),
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise PoolError(f"the slot pool contradicts itself: {rule}")
+
+    def contents(self) -> dict[tuple[int, int], int]:
+        """Return the slot of every resident record by (layer, expert)."""
+        return {divmod(key, self.layout.expert_count): slot for key, slot in self._slot_of.items()}
+
+
+class PoolLease:
+    """Slots held for one request; see `slotstream_core.experts.stacks.Lease` for the contract."""
+
+    def __init__(
+        self,
+        pool: SlotPool,
+        slots: npt.NDArray[np.int32],
+        held: tuple[int, ...],
+        keys: Sequence[int],
+        waits: list[_Loading],
+    ) -> None:
+        self.slots = slots
+        self.held = held
+        self.waits = waits
+        self._pool = pool
+        self._keys = frozenset(keys)
+        self._released = False
+        self._ready = not waits
+        self._error: SlotstreamError | None = None
+
+    def wait(self) -> None:
+        """See `Lease.wait`.
+
+        Raises:
+            ExpertReadError: A record could not be read.
+            CheckpointDamaged: A record holds scales that are not finite.
+            PoolError: The lease was released before its records were there.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._ready:
+            return
+        if self._released:
+            raise PoolError("this lease was released before its records arrived; request the experts again")
+        self._pool._wait(self)
+        self._error = next((error for key, error in self._failures() if key in self._keys), None)
+        if self._error is not None:
+            self.release()
+            raise self._error
+        self._ready = True
+
+    def _failures(self) -> Iterable[tuple[int, SlotstreamError]]:
+        for loading in self.waits:
+            for index, error in sorted(loading.batch.errors.items()):
+                yield loading.keys[index], error
+
+    def release(self) -> None:
+        """See `Lease.release`. A read still under way is abandoned: skipped if not started, kept if it completes."""
+        if not self._released:
+            self._released = True
+            self._pool._release(self)

@@ -1,0 +1,119 @@
+"""The memory of the slots: one fixed MLX array per kind of piece, and the host views that reads are written through.
+
+MLX is only used by the thread that makes the arrays. After that they are never assigned to: reads change bytes behind
+MLX's back, which is safe exactly because a slot that unevaluated work may read is held by a lease and not rewritten.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.experts.layout import ExpertLayout, PieceDtype, PieceKind, Projection
+from slotstream_core.experts.stacks import DenseStack, ExpertArrays, QuantizedStack, Stack
+
+MLX_DTYPES: dict[PieceDtype, mx.Dtype] = {
+    "U32": mx.uint32,
+    "F32": mx.float32,
+    "BF16": mx.bfloat16,
+    "F16": mx.float16,
+}
+FINITE_LIMIT: dict[PieceDtype, int] = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}
+Bytes = npt.NDArray[np.uint8]
+
+
+class SlotArrays:
+    """Arrays of [slots, ...piece shape], evaluated once, and byte views of the same memory.
+
+    Attributes:
+        slot_count: Places in every array.
+        by_kind: The arrays in the order of `layout.kinds`.
+        views: For each kind, uint8 [slots, slot bytes of the piece]; writing to a row changes the array.
+        windows: For each kind, the flat memoryview of the same bytes, cheap to slice for scattered reads.
+    """
+
+    def __init__(self, layout: ExpertLayout, slot_count: int) -> None:
+        self.layout = layout
+        self.slot_count = slot_count
+        self.by_kind: list[mx.array] = []
+        self.windows: list[memoryview] = []
+        self.views: list[Bytes] = []
+        for kind in layout.kinds:
+            self._append(kind)
+        self.arrays = self._stacks()
+
+    def _append(self, kind: PieceKind) -> None:
+        array = mx.zeros((self.slot_count, *kind.shape), dtype=MLX_DTYPES[kind.slot_dtype])
+        mx.eval(array)
+        window = memoryview(array).cast("B")  # type: ignore[arg-type]
+        self.by_kind.append(array)
+        self.windows.append(window)
+        self.views.append(np.frombuffer(window, dtype=np.uint8).reshape(self.slot_count, kind.slot_bytes))
+
+    def grow(self, slot_count: int) -> None:
+        """Move to larger arrays, one kind at a time, keeping the bytes of every slot.
+
+        Needs the memory of the new arrays plus that of the largest old one. No read may be under way.
+        """
+        old_views = self.views
+        self.by_kind, self.windows, self.views = [], [], []
+        del self.arrays
+        old_count, self.slot_count = self.slot_count, slot_count
+        for kind in self.layout.kinds:
+            self._append(kind)
+            self.views[-1][:old_count] = old_views.pop(0)
+        self.arrays = self._stacks()
+
+    def _stacks(self) -> ExpertArrays:
+        return ExpertArrays(gate=self._stack("gate"), up=self._stack("up"), down=self._stack("down"))
+
+    def _stack(self, projection: Projection) -> Stack:
+        parts = {
+            kind.part: array
+            for kind, array in zip(self.layout.kinds, self.by_kind, strict=True)
+            if kind.projection == projection
+        }
+        quantization = self.layout.quantization[projection]
+        if quantization is None:
+            return DenseStack(weight=parts["weight"])
+        return QuantizedStack(
+            weight=parts["weight"],
+            scales=parts["scales"],
+            biases=parts["biases"],
+            bits=quantization.bits,
+            group_size=quantization.group_size,
+        )
+
+
+def convert_piece(kind: PieceKind, stored: Bytes, place: Bytes) -> None:
+    """Write one stored piece into its place in the slot's type.
+
+    Widening (bfloat16 or float16 to float32) is exact; narrowing to bfloat16 rounds to nearest, ties to even, as MLX's
+    `astype` does.
+
+    Args:
+        kind: The piece; `kind.converts` must hold.
+        stored: uint8 [disk bytes].
+        place: uint8 [slot bytes], contiguous.
+    """
+    if kind.disk_dtype == "BF16":
+        # A float32 whose upper half is the bfloat16 and whose lower half is zero is the same number.
+        halves = place.view("<u2").reshape(-1, 2)
+        halves[:, 0] = 0
+        halves[:, 1] = stored.view("<u2")
+        return
+    values = stored.view("<f2").astype(np.float32) if kind.disk_dtype == "F16" else stored.view("<f4")
+    if kind.slot_dtype == "F32":
+        place.view("<f4")[:] = values
+        return
+    bits = values.view("<u4").astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    place.view("<u2")[:] = np.where(np.isnan(values), 0x7FC0, rounded)
+
+
+def is_finite(dtype: PieceDtype, stored: Bytes) -> bool:
+    """Say whether no stored float is infinite or NaN: their exponent bits, all ones, are the largest magnitudes."""
+    if dtype == "F32":
+        return int((stored.view("<u4") & 0x7FFFFFFF).max()) < FINITE_LIMIT[dtype]
+    return int((stored.view("<u2") & 0x7FFF).max()) < FINITE_LIMIT[dtype]

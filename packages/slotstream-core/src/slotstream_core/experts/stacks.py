@@ -1,0 +1,90 @@
+"""The arrays a layer's expert computation reads, and the seam between models and experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizedStack:
+    """One projection of many experts, quantised; the arguments of `mx.gather_qmm` with `transpose=True`.
+
+    Attributes:
+        weight: uint32 [places, out, in * bits / 32].
+        scales: [places, out, in / group_size] in the backend's compute type.
+        biases: As `scales`.
+        bits: Bits a value.
+        group_size: Inputs that share a scale.
+    """
+
+    weight: mx.array
+    scales: mx.array
+    biases: mx.array
+    bits: int
+    group_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DenseStack:
+    """One projection of many experts in plain floats: weight [places, out, in] in the backend's compute type."""
+
+    weight: mx.array
+
+
+Stack = QuantizedStack | DenseStack
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertArrays:
+    """The three projections; the first axis of every array is the place a `Lease` names in `slots`.
+
+    The owner may rewrite places no lease holds. Never assign to these arrays, and keep nothing computed from a place
+    beyond the lease that covers it.
+    """
+
+    gate: Stack
+    up: Stack
+    down: Stack
+
+
+class Lease(Protocol):
+    """The right to read some places until released."""
+
+    @property
+    def slots(self) -> npt.NDArray[np.int32]:
+        """Place of each requested expert, in request order; known at once, readable after `wait`."""
+
+    def wait(self) -> None:
+        """Return when every record is in place.
+
+        Raises:
+            ExpertReadError: A record could not be read. The lease is released; records that arrived stay valid.
+            CheckpointDamaged: A record holds scales that are not finite. As above.
+        """
+
+    def release(self) -> None:
+        """Give the places back. Only after all work that reads them was evaluated; a second call does nothing."""
+
+
+class Experts(Protocol):
+    """Where a model's routed experts come from. Used by one thread."""
+
+    @property
+    def group_limit(self) -> int:
+        """Most distinct experts one request may name so that two such requests can be held at once."""
+
+    def arrays(self, layer: int) -> ExpertArrays:
+        """Return the arrays that the slots of a lease of this layer index. Ask again in every pass: they may move."""
+
+    def request(self, layer: int, experts: Sequence[int]) -> Lease:
+        """Pin what is resident, start reading the rest, and return without waiting.
+
+        Raises:
+            PoolError: An id is out of range, or the request needs more places than are free of other leases.
+        """
