@@ -110,8 +110,7 @@ def _facts(rng: Random, words: Lexicon) -> list[Fact]:
         (key, value, ("It is already paid." if value else "It is not paid yet.") if key == "paid" else text)
         for key, value, text in facts
     ]
-    kept = facts[: rng.randint(2, len(facts))]
-    return kept
+    return facts[: rng.randint(2, len(facts))]
 
 
 _ASK = (
@@ -165,10 +164,18 @@ def _array(rng: Random, words: Lexicon, split: Split) -> tuple[str, str, str]:
     }[kind]
     if rng.random() < 0.3:
         key = {"items": "items", "names": "guests", "places": "cities", "tags": "tags"}[kind]
-        return _place_request(text, _ask([key], rng, split), rng), to_json({key: values}), f"One key, {key}, with a list."
+        return (
+            _place_request(text, _ask([key], rng, split), rng),
+            to_json({key: values}),
+            f"One key, {key}, with a list.",
+        )
     noun = {"items": "things", "names": "people", "places": "cities", "tags": "tags"}[kind]
     ask = rng.choice(
-        (f"List the {noun} as a JSON array.", f"Which {noun} are there? Answer with a JSON array.", f"JSON array of the {noun}:")
+        (
+            f"List the {noun} as a JSON array.",
+            f"Which {noun} are there? Answer with a JSON array.",
+            f"JSON array of the {noun}:",
+        )
     )
     return _place_request(text, ask, rng), to_json(values), f"I list the {noun} in order."
 

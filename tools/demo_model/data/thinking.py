@@ -37,7 +37,11 @@ def generate(rng: Random, count: int) -> Iterator[ChatDocument]:
 def _without_tools(rng: Random, split: Split, stage: Stage) -> ChatDocument:
     if rng.random() < 0.4:
         exchange = needless_request(rng, split, ())
-        request, thought, reply = exchange.request, exchange.afterthought.removesuffix(" No tool is needed."), exchange.reply
+        request, thought, reply = (
+            exchange.request,
+            exchange.afterthought.removesuffix(" No tool is needed."),
+            exchange.reply,
+        )
     else:
         request, thought, reply = _puzzle(rng, split)
     text = draw_system(rng) if rng.random() < 0.3 else ""

@@ -21,7 +21,7 @@ def draw_distractors(
 ) -> list[Tool]:
     """Returns ``count`` tools that do something else than the entries and the nouns given."""
     purposes = {entry.purpose for entry in apart_from}
-    tools = []
+    tools: list[Tool] = []
     while len(tools) < count:
         if rng.random() < 0.55:
             entry = draw_entry(rng)

@@ -1,4 +1,4 @@
-"""Conversations whose later calls depend on earlier ones: a coding agent at work, a contact looked up and written to."""
+"""Conversations whose later calls depend on earlier ones: a coding agent at work, a contact looked up and mailed."""
 
 from collections.abc import Callable
 from random import Random
@@ -58,7 +58,9 @@ def _write_then_read(rng: Random, words: Lexicon) -> list[Exchange]:
         reader,
     )
     read = _exchange(
-        rng.choice(("Now show it to me.", "Read it back please", "What is in it now?", "Show me the file", "Check it.")),
+        rng.choice(
+            ("Now show it to me.", "Read it back please", "What is in it now?", "Show me the file", "Check it.")
+        ),
         [_step(reader, {"path": where}, text, f"They mean {where}. I will read it with {reader.name}.")],
         f"It contains:\n\n{text}",
         "I have the text.",
@@ -156,7 +158,7 @@ def _contact_then_mail(rng: Random, words: Lexicon) -> list[Exchange]:
     found = rng.choice((address, f'{{"name": "{name}", "email": "{address}"}}', f"{name}: {address}"))
     request = rng.choice(
         (
-            f"Send {name} a mail. The subject is \"{title}\" and the text is \"{text}\"",
+            f'Send {name} a mail. The subject is "{title}" and the text is "{text}"',
             f"Look up {name} and email them '{text}' with the subject '{title}'",
         )
     )

@@ -36,7 +36,8 @@ class Lexicon:
     companies: tuple[str, ...]
 
 
-def _words(text: str) -> tuple[str, ...]:
+def words_of(text: str) -> tuple[str, ...]:
+    """Returns the words between the blanks."""
     return tuple(text.split())
 
 
@@ -45,18 +46,18 @@ def _phrases(text: str) -> tuple[str, ...]:
 
 
 _TRAIN = Lexicon(
-    changing_verbs=_words(
+    changing_verbs=words_of(
         "add apply approve assign attach book build cancel change clean close copy create delete deploy disable"
         " edit enable export fill hide import insert install invite label launch lock log mark merge mount move"
         " notify open order park pause pin place plan play post print publish register release remove rename rent"
         " repair replace report request reserve reset resize restart restore resume rotate save schedule send"
         " share ship start stop store submit switch tag toggle transfer turn_off turn_on undo unlock update upload"
     ),
-    asking_verbs=_words(
+    asking_verbs=words_of(
         "check compare compute count describe estimate fetch filter find get inspect list load look_up measure"
         " preview query read rank review search select show sort summarize test track validate view"
     ),
-    nouns=_words(
+    nouns=words_of(
         "account address alarm album animal appointment article asset backup badge balloon banner basket battery"
         " bicycle bill boat book booking bottle box branch bridge bucket budget building button cabin cable camera"
         " candle car card cart catalog certificate chair channel chart class client clock cloud coat color column"
@@ -73,11 +74,11 @@ _TRAIN = Lexicon(
         " student subject survey table task team template theme thread ticket timer tool topic tour toy train"
         " trip truck user vehicle version video visit visitor volume wallet warehouse window worker zone"
     ),
-    qualifiers=_words(
+    qualifiers=words_of(
         "active daily local public private weekly new old main shared remote recent favorite monthly urgent"
         " personal central internal draft final latest school city home team"
     ),
-    namespaces=_words(
+    namespaces=words_of(
         "acme api app assistant calendar cloud core data demo files functions github home hub inventory lab mail"
         " mcp media office ops orders people shop smart sales store system team tools travel web work workspace"
     ),
@@ -94,13 +95,13 @@ _TRAIN = Lexicon(
         " Tallinn, Vilnius, Sofia, Bucharest, Zagreb, Belgrade, Kyiv, Turin, Ghent, Bergen, Malmo, Aarhus, Tampere,"
         " Salzburg, Graz, Basel, Krakow, Gdansk, Brno, Springfield, Riverside, Fairview, Lakewood, Oakdale"
     ),
-    first_names=_words(
+    first_names=words_of(
         "Anna Ben Clara David Ella Finn Grace Hugo Iris Jack Kate Leo Maria Noah Olivia Paul Rosa Sam Tara Victor"
         " Wendy Adam Bella Chen Dana Eric Fatima George Hana Ivan Julia Karim Lena Marco Nina Omar Petra Ravi Sofia"
-        " Tom Uma Vera Will Yusuf Zoe Alice Bruno Carmen Diego Emma Felix Greta Henry Ines Jonas Lucy Mateo Nora"
+        " Tom Uma Vera Will Yusuf Zoe Alice Bruno Carmen Diego Emma Felix Greta Henry Irene Jonas Lucy Mateo Nora"
         " Oscar Priya Ruth Simon Theo Mia Lars Amir Mina Peter Sara Max Elena Daniel Laura Martin Amy Kenji Aisha"
     ),
-    last_names=_words(
+    last_names=words_of(
         "Smith Jones Brown Miller Davis Garcia Lopez Wilson Moore Taylor Lee Clark Lewis Walker Hall Young King"
         " Wright Hill Green Baker Nelson Carter Turner Parker Evans Collins Stewart Morris Cook Rogers Reed Bell"
         " Cooper Ward Gray Wood Ross Foster Long Patel Kim Chen Silva Rossi Weber Novak Berg Larsen Dubois Moreau"
@@ -124,12 +125,12 @@ _TRAIN = Lexicon(
         " scissors, stamps, envelopes, printer paper, a phone charger, headphones, a keyboard, a mouse, cat food,"
         " dog food, flower seeds, olive oil, yogurt, chicken, salmon, mushrooms, spinach, peppers, cereal, juice"
     ),
-    tags=_words(
+    tags=words_of(
         "urgent home work travel family food health money school music sports news science art garden books later"
         " blue red green yellow black white small large fast slow new old cheap quiet shared draft done open"
         " backend frontend docs bug test release design north south east west spring summer winter"
     ),
-    stems=_words(
+    stems=words_of(
         "hello notes main index app server client config settings README report summary todo list data users"
         " orders utils parser lexer router model test_main test_parser schema query build deploy setup run draft"
         " letter story poem plan budget recipe schedule input output result log errors names words numbers scores"
@@ -137,14 +138,14 @@ _TRAIN = Lexicon(
         " ideas journal chapter1 chapter2 intro example sample demo script job worker queue events routes views"
         " styles theme colors icons header footer login signup profile search tree graph sort stack heap hash"
     ),
-    folders=_words(
+    folders=words_of(
         "src docs tests lib data scripts config notes public static app web server client tools examples build"
         " home tmp work projects reports images assets photos letters drafts recipes logs include pkg cmd internal"
         " components pages models views services api core backend frontend"
     ),
-    syllables=_words(
+    syllables=words_of(
         "ba be bo ca co da de di do fa fe fi ga go ha he ho ja jo ka ke ki ko la le li lo ma me mi mo na ne ni no"
-        " pa pe po ra re ri ro sa se si so ta te ti to va ve vi vo wa we ya yo za ze zo tor mar len vin sol dan"
+        " pa pe po ra re ri ro sa se si so ta tin ti to va ve vi vo wa we ya yo za ze zo tor mar len vin sol dan"
     ),
     companies=_phrases(
         "Acme, Northwind, Blue River, Contoso, Green Leaf, Bright Path, Silver Lake, Red Maple, Oak and Sons, Fast"
@@ -153,20 +154,20 @@ _TRAIN = Lexicon(
 )
 
 _HELD_OUT = Lexicon(
-    changing_verbs=_words("calibrate dispatch enroll harvest polish redeem renew subscribe brew forward encrypt"),
-    asking_verbs=_words("decode weigh locate audit forecast retrieve"),
-    nouns=_words(
+    changing_verbs=words_of("calibrate dispatch enroll harvest polish redeem renew subscribe brew forward encrypt"),
+    asking_verbs=words_of("decode weigh locate audit forecast retrieve"),
+    nouns=words_of(
         "lantern orchard vineyard glacier satellite trombone parcel ferry telescope aquarium bakery kiosk marathon"
         " mosaic pigeon turbine voucher walnut wardrobe zeppelin compass harbor tractor blueprint"
     ),
-    qualifiers=_words("seasonal nightly rustic regional"),
-    namespaces=_words("quartz nimbus fjord willow"),
+    qualifiers=words_of("seasonal nightly rustic regional"),
+    namespaces=words_of("quartz nimbus fjord willow"),
     cities=_phrases(
         "Ljubljana, Bratislava, Cardiff, Wellington, Nagoya, Busan, Phoenix, Calgary, Cusco, Marrakesh, Trondheim,"
         " Utrecht, Valencia, Bologna, Dresden, Windhoek, Maplewood, Stonebridge"
     ),
-    first_names=_words("Beatrix Cosmo Delphine Ezra Freya Gideon Imogen Jasper Linnea Magnus Ottilie Quentin Rowan"),
-    last_names=_words("Abernathy Blackwood Castellan Drummond Eriksen Fairbanks Galloway Hawthorne Ivarsson Kessler"),
+    first_names=words_of("Beatrix Cosmo Delphine Ezra Freya Gideon Imogen Jasper Linnea Magnus Ottilie Quentin Rowan"),
+    last_names=words_of("Abernathy Blackwood Castellan Drummond Eriksen Fairbanks Galloway Hawthorne Ivarsson Kessler"),
     topics=_phrases(
         "volcanic soil, silent films, beekeeping laws, tidal power, origami cranes, alpine flowers, steam engines,"
         " desert foxes, violin strings, glass blowing, lighthouse keepers, sourdough starters"
@@ -175,10 +176,10 @@ _HELD_OUT = Lexicon(
         "cinnamon, walnuts, a corkscrew, candles, oat flakes, a thermos, blueberries, velvet curtains, an umbrella,"
         " chalk, a magnet, ginger, plums"
     ),
-    tags=_words("crimson violet turquoise fragile seasonal nocturnal overdue vintage coastal"),
-    stems=_words("haiku ledger manifest telemetry glossary checklist tokenizer_notes anthem beacon orbit quiver"),
-    folders=_words("vault cellar atlas greenhouse observatory workshop"),
-    syllables=_words("bri cle dra fro gle kra plu qua sti thu vro wex zan nyl ox um"),
+    tags=words_of("crimson violet turquoise fragile seasonal nocturnal overdue vintage coastal"),
+    stems=words_of("haiku ledger manifest telemetry glossary checklist tokenizer_notes anthem beacon orbit quiver"),
+    folders=words_of("vault cellar atlas greenhouse observatory workshop"),
+    syllables=words_of("bri cle dra frol gle kra plu qua sti thu vro wex zan nyl ox um"),
     companies=_phrases("Hexagon Tea, Velvet Rail, Marble Arch Tools, Pinecone Press, Copper Kettle"),
 )
 

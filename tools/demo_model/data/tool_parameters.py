@@ -149,7 +149,9 @@ def restyle(snake: str, style: str) -> str:
     return "-".join(parts) if style == "kebab" else snake
 
 
-def draw_parameter(rng: Random, words: Lexicon, *, style: str, taken: set[str], held_out: bool, natural: float) -> Parameter:
+def draw_parameter(
+    rng: Random, words: Lexicon, *, style: str, taken: set[str], held_out: bool, natural: float
+) -> Parameter:
     """Returns a parameter whose name is not in ``taken``, which it joins.
 
     Args:
@@ -270,7 +272,9 @@ def _quote(rng: Random, value: Json, kind: Kind) -> str:
     return text
 
 
-def _mention(rng: Random, kind: Kind, label: str, value: Json, quoted_value: str, *, held_out: bool, natural: float) -> str:
+def _mention(
+    rng: Random, kind: Kind, label: str, value: Json, quoted_value: str, *, held_out: bool, natural: float
+) -> str:
     if isinstance(value, str) and "\n" in value:
         if rng.random() < 0.35:
             return f"with this {label}:\n```\n{value}\n```"

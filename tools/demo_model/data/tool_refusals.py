@@ -124,7 +124,9 @@ def needless_request(rng: Random, split: Split, tools: Sequence[Tool]) -> Exchan
     if draw < 0.12 and 0 < len(tools) <= 3 and split == "train":
         question = rng.choice(("What tools do you have?", "Which tools can you use?", "What can you call?"))
         names = list_names(tools, rng)
-        return Exchange(request=question, reply=f"I have {names}.", afterthought=f"My tools are {names}. No call is needed.")
+        return Exchange(
+            request=question, reply=f"I have {names}.", afterthought=f"My tools are {names}. No call is needed."
+        )
     if draw < 0.4:
         question, answer = rng.choice(_SMALL_TALK if split == "train" else _HELD_OUT_SMALL_TALK)
         thought = "This is small talk. No tool is needed."
@@ -205,7 +207,9 @@ def ask_back(rng: Random, split: Split) -> tuple[Exchange, Exchange]:
     plain = replace(tool, parameters=(*given, part))
     request = ask_for(tool, given, rng, held_out=split == "heldout")
     question = _question_for(part, tool.noun, rng)
-    full = exchange_for(replace(plain, parameters=tuple(replace(p, required=True) for p in plain.parameters)), rng, split)
+    full = exchange_for(
+        replace(plain, parameters=tuple(replace(p, required=True) for p in plain.parameters)), rng, split
+    )
     first = Exchange(
         request=request,
         reply=question,
@@ -213,9 +217,7 @@ def ask_back(rng: Random, split: Split) -> tuple[Exchange, Exchange]:
         tools=(tool.declare(),),
     )
     answer = rng.choice(("{v}", "{v}", "{v}, please", "The {l} is {v}", "{l}: {v}", "use {v}"))
-    second = replace(
-        full, request=answer.format(v=part.quoted_value, l=part.label), tools=(tool.declare(),)
-    )
+    second = replace(full, request=answer.format(v=part.quoted_value, l=part.label), tools=(tool.declare(),))
     return first, second
 
 

@@ -274,9 +274,7 @@ def _failure(tool: MadeUpTool, rng: Random) -> tuple[str, str, str]:
             f"unknown {tool.noun}",
         )
     )
-    result = rng.choice(
-        (f"Error: {reason}", f"error: {reason}", json.dumps({"error": reason}), f"Failed: {reason}")
-    )
+    result = rng.choice((f"Error: {reason}", f"error: {reason}", json.dumps({"error": reason}), f"Failed: {reason}"))
     reply = rng.choice(
         (
             f"That did not work: {reason}.",
@@ -306,7 +304,9 @@ def _success(tool: MadeUpTool, given: tuple[Parameter, ...], rng: Random, split:
         )
         return result, reply, thought
     if draw < 0.6:
-        result = rng.choice((f"OK: {tool.noun} {reference}", f"{tool.noun} {reference}: done", f"Success ({reference})"))
+        result = rng.choice(
+            (f"OK: {tool.noun} {reference}", f"{tool.noun} {reference}: done", f"Success ({reference})")
+        )
         reply = rng.choice((f"Done: {tool.noun} {reference}.", f"That worked. The reference is {reference}."))
         return result, reply, thought
     result = rng.choice(("ok", "OK", "done", '{"ok": true}', '{"success": true}', '{"status": "ok"}', "true"))
@@ -330,12 +330,18 @@ def _finding(tool: MadeUpTool, rng: Random, split: Split) -> tuple[str, str, str
         result = rng.choice((json.dumps({"results": found}), json.dumps(found), "\n".join(found)))
         listed = found[0] if len(found) == 1 else ", ".join(found[:-1]) + " and " + found[-1]
         count = f"{len(found)} result{'s' if len(found) > 1 else ''}"
-        return result, rng.choice((f"I found {count}: {listed}.", f"Here is what I found: {listed}.")), f"I got {count}."
+        return (
+            result,
+            rng.choice((f"I found {count}: {listed}.", f"Here is what I found: {listed}.")),
+            f"I got {count}.",
+        )
     if draw < 0.63:
         result = rng.choice(("[]", '{"results": []}', "no results", "nothing found"))
         return result, f"I found no matching {plural(tool.noun)}.", "The tool found nothing."
     facts: dict[str, Json] = {}
-    for kind in rng.sample(("tag", "city", "date", "person", "price", "count", "color", "code"), rng.choice((1, 2, 2, 3))):
+    for kind in rng.sample(
+        ("tag", "city", "date", "person", "price", "count", "color", "code"), rng.choice((1, 2, 2, 3))
+    ):
         facts[{"tag": "status", "person": "owner", "count": "amount", "code": "id"}.get(kind, kind)] = sample(
             kind, rng, words
         )

@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TypeAlias
 
-from tools.demo_model.data.tool_lexicon import Lexicon
+from tools.demo_model.data.tool_lexicon import Lexicon, words_of
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
 Sampler: TypeAlias = Callable[[Random, Lexicon], Json]
 
 _SLOT = re.compile(r"<([a-z_]+[0-9]?)>")
 _ON_RELATIVE = re.compile(r"\bon (today|tomorrow|next [A-Z])")
-_MONTHS = "January February March April May June July August September October November December".split()
-_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-_ENDINGS = "txt md py rs js ts json csv html css toml yaml sh go c log sql xml".split()
-_LANGUAGES = "French German Spanish Italian Dutch Polish Swedish Danish Greek Turkish Japanese Korean Hindi".split()
-_CURRENCIES = "USD EUR GBP JPY CHF SEK NOK DKK PLN CZK INR BRL CAD AUD NZD MXN".split()
-_UNITS = "miles kilometers meters feet inches centimeters pounds kilograms grams ounces liters gallons".split()
-_COLORS = "red blue green yellow black white orange purple pink brown gray teal gold silver".split()
-_LOWER_ADJECTIVES = "small big old new quiet bright warm cold long short happy tired soft tall round clean".split()
+_MONTHS = words_of("January February March April May June July August September October November December")
+_DAYS = words_of("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+_ENDINGS = words_of("txt md py rs js ts json csv html css toml yaml sh go c log sql xml")
+_LANGUAGES = words_of("French German Spanish Italian Dutch Polish Swedish Danish Greek Turkish Japanese Korean Hindi")
+_CURRENCIES = words_of("USD EUR GBP JPY CHF SEK NOK DKK PLN CZK INR BRL CAD AUD NZD MXN")
+_UNITS = words_of("miles kilometers meters feet inches centimeters pounds kilograms grams ounces liters gallons")
+_COLORS = words_of("red blue green yellow black white orange purple pink brown gray teal gold silver")
+_LOWER_ADJECTIVES = words_of("small big old new quiet bright warm cold long short happy tired soft tall round clean")
 
 
 def spoken(value: Json) -> str:
@@ -254,7 +254,7 @@ def text_block(rng: Random, words: Lexicon) -> str:
         return f"<html>\n<body>\n<h1>{title(rng, words)}</h1>\n</body>\n</html>"
     if kind == 7:
         return f"[{nouns[0]}]\n{nouns[1]} = {number}\n{nouns[2]} = {other}"
-    return f"fn main() {{\n    let {nouns[0]} = {number};\n    println!(\"{{}}\", {nouns[0]});\n}}"
+    return f'fn main() {{\n    let {nouns[0]} = {number};\n    println!("{{}}", {nouns[0]});\n}}'
 
 
 def content(rng: Random, words: Lexicon) -> str:
