@@ -1,5 +1,6 @@
 """All well-known tools, and tools drawn to stand beside the ones that a request needs."""
 
+from collections.abc import Iterable
 from random import Random
 
 from tools.demo_model.data.documents import Split, Tool
@@ -16,11 +17,31 @@ def draw_entry(rng: Random) -> Entry:
     return rng.choice(CODE_ENTRIES if rng.random() < 0.5 else DAILY_ENTRIES)
 
 
+SHELL_PURPOSE = "run a command"
+_SHELL_RIVALS = {"run the tests", "list a folder", "commit the changes", "switch the branch"}
+
+
+def competing_purposes(entry: Entry) -> set[str]:
+    """Returns the purposes of tools that could serve a request for this entry as well."""
+    if entry.purpose == SHELL_PURPOSE:
+        return {entry.purpose} | _SHELL_RIVALS
+    return {entry.purpose, SHELL_PURPOSE} if entry.purpose == "run the tests" else {entry.purpose}
+
+
+def purposes_of(tools: Iterable[Tool]) -> set[str]:
+    """Returns what the well-known ones among the tools are for; a shell is for everything a coding agent does."""
+    names = {tool["function"]["name"] for tool in tools}
+    purposes = {entry.purpose for entry in ENTRIES if names & set(entry.names)}
+    if SHELL_PURPOSE in purposes:
+        purposes |= {entry.purpose for entry in CODE_ENTRIES}
+    return purposes
+
+
 def draw_distractors(
     rng: Random, split: Split, count: int, *, apart_from: tuple[Entry, ...] = (), nouns: tuple[str, ...] = ()
 ) -> list[Tool]:
     """Returns ``count`` tools that do something else than the entries and the nouns given."""
-    purposes = {entry.purpose for entry in apart_from}
+    purposes = {purpose for entry in apart_from for purpose in competing_purposes(entry)}
     tools: list[Tool] = []
     while len(tools) < count:
         if rng.random() < 0.55:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Literal
 
 from tools.demo_model.data.documents import ChatDocument, Message, Tool, ToolCall
+from tools.demo_model.data.errors import DataError
 from tools.demo_model.data.tool_calls import known_request, made_up_request
 from tools.demo_model.data.tool_catalogue import ENTRIES, draw_distractors
 from tools.demo_model.data.tool_entries import draw_variant, parallel_exchange
@@ -96,9 +97,7 @@ class EvalReport:
 def draw_cases(seed: int = 20) -> tuple[EvalCase, ...]:
     """Returns the held-out cases, the same ones for the same seed."""
     rng = Random(seed)
-    return tuple(
-        _draw_case(rng, group, number) for group, size in GROUP_SIZES.items() for number in range(1, size + 1)
-    )
+    return tuple(_draw_case(rng, group, number) for group, size in GROUP_SIZES.items() for number in range(1, size + 1))
 
 
 def _draw_case(rng: Random, group: Group, number: int) -> EvalCase:
@@ -197,7 +196,7 @@ def score_case(case: EvalCase, calls: Iterable[ParsedCall]) -> CaseScore:
 
 
 def _key(call: ParsedCall) -> str:
-    """Returns a text that is equal for equal calls; ``1`` and ``1.0`` are equal, ``1``, ``true`` and ``"1"`` are not."""
+    """Returns a text that is equal for equal calls: ``1`` equals ``1.0``, but neither ``true`` nor ``"1"``."""
     return json.dumps([call.name, _plain(dict(call.arguments))], sort_keys=True)
 
 
@@ -215,7 +214,9 @@ def score_outputs(cases: Sequence[EvalCase], outputs: Sequence[str]) -> EvalRepo
     """Returns the scores of what a model wrote, one text a case in the same order.
 
     Raises:
-        ValueError: the numbers of cases and outputs differ.
+        DataError: the numbers of cases and outputs differ.
     """
+    if len(cases) != len(outputs):
+        raise DataError(f"{len(outputs)} outputs for {len(cases)} cases; give one a case, in the same order")
     scores = (score_case(case, parse_calls(text, case.tools)) for case, text in zip(cases, outputs, strict=True))
     return EvalReport(scores=tuple(scores))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from tools.demo_model.data.documents import Split, Tool
-from tools.demo_model.data.tool_catalogue import draw_entry
+from tools.demo_model.data.tool_catalogue import draw_entry, purposes_of
 from tools.demo_model.data.tool_entries import draw_variant, exchange_with
 from tools.demo_model.data.tool_exchanges import Exchange
 from tools.demo_model.data.tool_lexicon import lexicon
@@ -81,10 +81,10 @@ def unmet_request(rng: Random, split: Split, *, apart_from: Sequence[Tool] = ())
         split: the half of the words.
         apart_from: the declared tools, none of which may fit; none at all changes the answer.
     """
-    declared = {tool["function"]["name"] for tool in apart_from}
+    served = purposes_of(apart_from)
     if rng.random() < 0.5:
         entry = draw_entry(rng)
-        while declared & set(entry.names):
+        while entry.purpose in served:
             entry = draw_entry(rng)
         base, purpose = exchange_with(draw_variant(entry, rng), rng, split), entry.purpose
     else:
