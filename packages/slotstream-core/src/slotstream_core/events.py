@@ -1,0 +1,86 @@
+"""What a generation says while it runs: neutral events that every front end reads."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "stop_string", "length"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptProgress:
+    """A pass of the prompt has been read.
+
+    Attributes:
+        done_tokens: Prompt tokens read so far.
+        total_tokens: Prompt tokens in all.
+        elapsed_s: Seconds since reading began.
+    """
+
+    done_tokens: int
+    total_tokens: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinkingDelta:
+    """More of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDelta:
+    """More of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    thinking_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertTraffic:
+    """What the experts of one request cost: distinct experts a layer, counted once a pass."""
+
+    hits: int
+    misses: int
+    bytes_read: int
+    read_wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timings:
+    """Durations of one request in seconds: reading the prompt, then making the reply."""
+
+    prefill_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """The last event of a successful generation.
+
+    Attributes:
+        reason: `stop` for an end token, `stop_string` for a stop string, `length` for the budget or the window.
+        stop_string: The stop string that was met, if any.
+        token_ids: Every generated id, an end token included.
+        seed: Seed of the random stream that was used.
+    """
+
+    reason: FinishReason
+    stop_string: str | None
+    token_ids: tuple[int, ...]
+    seed: int
+    usage: Usage
+    timings: Timings
+    experts: ExpertTraffic
+
+
+GenerationEvent = PromptProgress | ThinkingDelta | TextDelta | Finished
