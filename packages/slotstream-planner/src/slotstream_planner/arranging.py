@@ -71,18 +71,32 @@ class Arrangement:
 
 
 def arrange(
-    geometry: ModelGeometry, machine: Machine, request: PlanRequest, *, window: int, retention: Retention
+    geometry: ModelGeometry,
+    machine: Machine,
+    request: PlanRequest,
+    *,
+    window: int,
+    retention: Retention,
+    retained_floor: int | None = None,
 ) -> Arrangement:
     """Divide memory for a window, deciding draft head and lookahead in the documented order.
 
     The head is priced resident first and streamed when that leaves too few experts; the lookahead is
     admitted by the experts left after the head's charge and before its own.
 
+    Args:
+        geometry: The model.
+        machine: Where it would run.
+        request: Its options, already validated.
+        window: The context window in tokens.
+        retention: How conversations are retained.
+        retained_floor: Tokens that must be retained; by default the window when `retention` is complete.
+
     Raises:
         InsufficientMemory: A budget or limit is below the smallest pool's need.
         MachineError: Available memory could not be read.
     """
-    board = _Board(geometry, machine, request, window, retention)
+    board = _Board(geometry, machine, request, window, retention, retained_floor)
     draft = board.choose_draft()
     lookahead = board.choose_lookahead(draft)
     return board.finish(draft, lookahead)
@@ -92,13 +106,21 @@ class _Board:
     """The figures one arrangement is worked out on."""
 
     def __init__(
-        self, geometry: ModelGeometry, machine: Machine, request: PlanRequest, window: int, retention: Retention
+        self,
+        geometry: ModelGeometry,
+        machine: Machine,
+        request: PlanRequest,
+        window: int,
+        retention: Retention,
+        retained_floor: int | None,
     ) -> None:
         self.geometry = geometry
         self.machine = machine
         self.request = request
         self.window = window
         self.retention = retention
+        whole = window if retention == "complete" else 0
+        self.retained_floor = whole if retained_floor is None else retained_floor
         self.fixed_bytes = fixed_cost(geometry).total_bytes
         self.margin_bytes = planning_margin_bytes(geometry)
         self.vision_bytes = vision_bytes(geometry) if request.vision == "on" else 0
@@ -121,7 +143,6 @@ class _Board:
 
     def divide(self, draft: DraftState, lookahead_charge: int) -> tuple[Target | None, Split]:
         """Return the target and split with the given charges; no target for a fixed pool."""
-        retained_floor = self.window if self.retention == "complete" else 0
         retains = self.request.prefix_cache == "on"
         fixed_slots = self._fixed_slots()
         if fixed_slots is not None:
@@ -129,7 +150,7 @@ class _Board:
                 self.geometry,
                 fixed_slots,
                 window=self.window,
-                retained_floor=retained_floor,
+                retained_floor=self.retained_floor,
                 retains=retains,
                 forced_pass=self.request.prefill_chunk,
             )
@@ -139,7 +160,7 @@ class _Board:
             self.geometry,
             target.target_bytes - self.fixed_bytes - self.margin_bytes - charges,
             window=self.window,
-            retained_floor=retained_floor,
+            retained_floor=self.retained_floor,
             retains=retains,
             forced_pass=self.request.prefill_chunk,
         )

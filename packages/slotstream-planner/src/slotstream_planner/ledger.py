@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+from slotstream_planner.charges import retention_fixed_bytes
+from slotstream_planner.geometry import ModelGeometry
+from slotstream_planner.splitting import Split
 
 __all__ = ["MemoryLedger"]
 
@@ -65,6 +69,16 @@ class MemoryLedger:
     def expected_peak_bytes(self) -> int:
         """The most the process is planned to hold at once."""
         return sum(size for _, size in self.lines)
+
+    def with_split(self, geometry: ModelGeometry, split: Split) -> MemoryLedger:
+        """Return the ledger of the same plan with other slots, pass size and retention."""
+        return replace(
+            self,
+            pool_bytes=split.slots * geometry.slot_bytes,
+            prefill_bytes=split.pass_tokens * geometry.prefill_bytes_per_token,
+            retained_capacity_bytes=split.retained_tokens * geometry.kv_bytes_per_token,
+            retained_recurrent_bytes=retention_fixed_bytes(geometry) if split.retained_tokens else 0,
+        )
 
     def to_json(self) -> dict[str, int | str]:
         """Return the ledger with its documented keys."""

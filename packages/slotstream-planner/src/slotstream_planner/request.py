@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from slotstream_planner.errors import InvalidRequest
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.units import gb_to_bytes
 
-__all__ = ["DraftPlacement", "PlanRequest", "PlanSource", "Switch", "validate_request"]
+__all__ = [
+    "IMPLEMENTATION_CONTEXT_LIMIT",
+    "DraftPlacement",
+    "PlanRequest",
+    "PlanSource",
+    "Switch",
+    "validate_request",
+    "window_limit",
+]
 
 Switch = Literal["auto", "on", "off"]
 DraftPlacement = Literal["automatic", "resident", "streamed"]
 PlanSource = Literal["auto", "--memory-gb", "--pool-gb", "--experts-per-layer"]
 
-_PASS_LIMITS = (256, 4096)
+IMPLEMENTATION_CONTEXT_LIMIT: Final = 262_144
+"""The largest window the engine's position arithmetic and tests cover."""
+
+_PASS_LIMITS: Final = (256, 4096)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +93,11 @@ class PlanRequest:
         return [name for name, value in given if value is not None and name != self.source]
 
 
+def window_limit(geometry: ModelGeometry) -> int:
+    """Return the largest window that may be asked for: the model's limit or the engine's."""
+    return min(geometry.context_limit, IMPLEMENTATION_CONTEXT_LIMIT)
+
+
 def validate_request(request: PlanRequest, geometry: ModelGeometry) -> None:
     """Refuse what no machine could satisfy for this model.
 
@@ -109,9 +125,9 @@ def validate_request(request: PlanRequest, geometry: ModelGeometry) -> None:
     if percent is not None and not 0 < percent <= 100:
         raise InvalidRequest(f"--max-ram-percent is {percent:g}; give a number above 0 and at most 100")
     window = request.max_context
-    if window != "auto" and not 1 <= window <= geometry.context_limit:
+    if window != "auto" and not 1 <= window <= window_limit(geometry):
         raise InvalidRequest(
-            f"--max-context is {window}; {geometry.name} allows 1 to {geometry.context_limit} tokens, or auto"
+            f"--max-context is {window}; {geometry.name} allows 1 to {window_limit(geometry)} tokens, or auto"
         )
     chunk = request.prefill_chunk
     if chunk is not None and not _PASS_LIMITS[0] <= chunk <= _PASS_LIMITS[1]:
