@@ -44,6 +44,15 @@ def _strings(value: object) -> Iterator[str]:
         yield from itertools.chain.from_iterable(map(_strings, value))
 
 
+def _was_said(text: str, said: str) -> bool:
+    """Returns whether the text was said, whole, as a folder and a name, or as what a one-line script prints."""
+    folder, _, name = text.rpartition("/")
+    if text in said or (folder and folder in said and name in said):
+        return True
+    inner = re.fullmatch(r"""(?:print\("|echo "|console\.log\("|(?:python3?|sh|bash|node) )(.*?)(?:"\)?;?)?""", text)
+    return inner is not None and inner[1] in said
+
+
 def _check(value: object, schema: object, where: str) -> None:
     """Checks the part of JSON schema that the documents use."""
     assert isinstance(schema, dict)
@@ -95,9 +104,7 @@ def test_every_text_argument_was_said_before(documents: list[ChatDocument]) -> N
         for message in document["messages"]:
             for call in message.get("tool_calls", ()):
                 for text in _strings(call["function"]["arguments"]):
-                    folder, _, name = text.rpartition("/")
-                    joined = bool(folder) and folder in said and name in said
-                    assert text in said or joined or text in REMEMBERED, (text, document["messages"])
+                    assert _was_said(text, said) or text in REMEMBERED, (text, document["messages"])
             said += "\n" + message["content"]
 
 

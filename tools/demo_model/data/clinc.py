@@ -33,7 +33,7 @@ _NO_TOOL = ("I have no tool for that.", "None of my tools can do that.", "Sorry,
 _PARAMETERS = ("request", "query", "text", "input", "utterance", "message")
 
 
-def generate_from(path: Path, rng: Random, *, share: float = 0.35) -> Iterator[ChatDocument]:
+def generate_from(path: Path, rng: Random, *, share: float = 0.22) -> Iterator[ChatDocument]:
     """Yields a share of the requests as documents: two thirds call, the others are refused or answered.
 
     Raises:

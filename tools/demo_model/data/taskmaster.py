@@ -62,7 +62,7 @@ _TOOLS: Mapping[str, tuple[str, dict[str, Json], tuple[str, ...]]] = {
 }
 
 
-def generate_from(path: Path, rng: Random, *, share: float = 0.35) -> Iterator[ChatDocument]:
+def generate_from(path: Path, rng: Random, *, share: float = 0.5) -> Iterator[ChatDocument]:
     """Yields a share of the dialogues as documents.
 
     Raises:

@@ -14,6 +14,7 @@ from tools.demo_model.data.tool_values import (
     clock_time,
     content,
     email,
+    fill,
     folder,
     path,
     person,
@@ -203,6 +204,53 @@ def _weather_then_more(rng: Random, words: Lexicon) -> list[Exchange]:
     return [first, second] if rng.random() < 0.5 else [first, third]
 
 
+_SCRIPTS: tuple[tuple[str, str, str, str], ...] = (
+    # what it is called, ending, text, command
+    ("Python script", "py", 'print("<said>")', "python <path>"),
+    ("python file", "py", 'print("<said>")', "python <path>"),
+    ("python program", "py", 'print("<said>")', "python3 <path>"),
+    ("shell script", "sh", 'echo "<said>"', "sh <path>"),
+    ("bash script", "sh", 'echo "<said>"', "bash <path>"),
+    ("JavaScript file", "js", 'console.log("<said>");', "node <path>"),
+)
+
+
+def _script_then_run(rng: Random, words: Lexicon) -> list[Exchange]:
+    writer, shell = _variant(rng, "write a file", "content"), _variant(rng, "run a command")
+    kind, ending, template, runner = rng.choice(_SCRIPTS)
+    where = rng.choice((f"{rng.choice(words.stems)}.{ending}", f"{folder(rng, words).rstrip('/')}/hello.{ending}"))
+    said = rng.choice(
+        (sentence(rng, words), f"Hello, {rng.choice(words.first_names)}!", f"Hello {rng.choice(words.cities)}")
+    )
+    said = said.replace('"', "")
+    text, line = fill(template, {"said": said}), fill(runner, {"path": where})
+    request = rng.choice(
+        (
+            f"Write a {kind} {where} that prints '{said}'",
+            f'Create a {kind} {where} that prints "{said}"',
+            f"I need a {kind} called {where}. It should print: {said}",
+            f"Make {where}, a {kind} that prints {said}",
+        )
+    )
+    write = _exchange(
+        request,
+        [_step(writer, {"path": where, "content": text}, "ok", f"I will write one line that prints it to {where}.")],
+        rng.choice((f"I wrote {where}.", f"{where} is ready.", f"Done: {where} prints {said}")),
+        "The file is written.",
+        writer,
+        shell,
+    )
+    if rng.random() < 0.35:
+        return [write]
+    run = _exchange(
+        rng.choice(("Run it.", "Now run it", "Please run it.", "Run the script", "What does it print?")),
+        [_step(shell, {"command": line}, said, f"I will run {where} with {shell.name}.")],
+        rng.choice((f"It printed: {said}", f"The output is: {said}")),
+        "I have the output.",
+    )
+    return [write, run]
+
+
 _CHAINS: tuple[Callable[[Random, Lexicon], list[Exchange]], ...] = (
     _write_then_read,
     _list_then_read,
@@ -211,6 +259,7 @@ _CHAINS: tuple[Callable[[Random, Lexicon], list[Exchange]], ...] = (
     _edit_then_test,
     _contact_then_mail,
     _weather_then_more,
+    _script_then_run,
 )
 
 

@@ -13,6 +13,9 @@ from tools.demo_model.data.tool_lexicon import lexicon
 from tools.demo_model.data.tool_values import Json, evaluate, fill, has_sampler, sample, slots, spoken
 
 ValueType = Literal["string", "integer", "number", "boolean", "array"]
+_CASUAL_SHARE = 0.12
+"""Share of the requests that are typed without capitals, names included."""
+_LOWERED_SLOTS = {"city", "person", "title", "topic", "item", "company", "date", "name", "language"}
 _FIXED = re.compile(r"\s*\{([a-z_]+=[^{}]*)\}$")
 
 
@@ -127,11 +130,16 @@ def _draw(template: str, variant: Variant, rng: Random, split: Split) -> tuple[s
     """Returns the request and the value of every slot in it."""
     text, fixed = _split_fixed(template)
     words = lexicon(split)
+    casual = rng.random() < _CASUAL_SHARE
+    if casual:
+        text = text.lower().replace("'s", rng.choice(("s", "'s"))).rstrip(".?")
     values: dict[str, Json] = {}
     for slot in slots(text):
         value = sample(slot, rng, words)
         while value in values.values():
             value = sample(slot, rng, words)
+        if casual and isinstance(value, str) and slot.rstrip("23") in _LOWERED_SLOTS:
+            value = value.lower()
         values[slot] = value
     request = fill(text, values)
     types = {part.slot: part.type for part in variant.entry.parameters}

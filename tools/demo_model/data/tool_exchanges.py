@@ -41,6 +41,7 @@ _SYSTEM = (
     "Be concise and correct. Never invent the result of a tool.",
     "You can call functions. If a required value is missing, ask for it.",
 )
+_PROJECTS = ("project", "shop", "website", "game", "parser", "notes", "api", "demo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +82,26 @@ def draw_split(rng: Random) -> Split:
 
 
 def draw_system(rng: Random) -> str:
-    """Returns a system prompt, or an empty text for none."""
-    return rng.choice(_SYSTEM) if rng.random() < 0.6 else ""
+    """Returns a system prompt, or an empty text for none; some state a date, a folder or a name to be ignored."""
+    draw = rng.random()
+    if draw < 0.4:
+        return ""
+    first = rng.choice(_SYSTEM)
+    if draw < 0.85:
+        return first
+    day = f"{rng.randint(2024, 2029)}-{rng.randint(1, 12):02d}-{rng.randint(1, 28):02d}"
+    notes = (
+        f"Today is {day}.",
+        f"Current date: {day}",
+        f"Working directory: /{rng.choice(('home/user', 'workspace', 'srv', 'tmp'))}/{rng.choice(_PROJECTS)}",
+        f"The user is called {rng.choice(('Anna', 'Ben', 'Clara', 'Paul', 'Rosa', 'Omar'))}.",
+        f"Platform: {rng.choice(('linux', 'macos', 'windows'))}",
+        "Keep answers short.",
+        "Paths are relative to the project.",
+        "Do not explain what you are going to do, just do it.",
+    )
+    picked = rng.sample(notes, rng.choice((1, 2, 3)))
+    return rng.choice((" ", "\n", "\n\n")).join([first, *picked])
 
 
 def turns(exchange: Exchange, *, thinks: bool, ends_at_call: bool = False) -> list[Message]:

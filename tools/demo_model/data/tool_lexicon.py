@@ -155,7 +155,7 @@ _TRAIN = Lexicon(
 )
 
 _HELD_OUT = Lexicon(
-    changing_verbs=words_of("calibrate dispatch enroll harvest polish redeem renew subscribe brew forward encrypt"),
+    changing_verbs=words_of("calibrate dispatch enroll harvest varnish redeem renew subscribe brew forward encrypt"),
     asking_verbs=words_of("decode weigh locate audit forecast retrieve"),
     nouns=words_of(
         "lantern orchard vineyard glacier satellite trombone parcel ferry telescope aquarium bakery kiosk marathon"
