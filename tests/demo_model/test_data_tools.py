@@ -11,8 +11,17 @@ from random import Random
 import pytest
 
 from tools.demo_model.data import bfcl, clinc, json_answers, taskmaster, thinking, tool_calls, tool_dialogues
-from tools.demo_model.data.documents import ChatDocument, check_document
+from tools.demo_model.data.documents import (
+    ChatDocument,
+    Document,
+    assistant,
+    chat_document,
+    check_document,
+    text_document,
+    user,
+)
 from tools.demo_model.data.errors import CorpusError, DataError
+from tools.demo_model.data.idle_tools import declare_idle_tools
 from tools.demo_model.data.tool_eval import GROUP_SIZES, ParsedCall, draw_cases, parse_calls, score_outputs
 from tools.demo_model.data.tool_exchanges import MAX_CHARACTERS, length_of, make_tool
 from tools.demo_model.data.tool_lexicon import lexicon
@@ -179,6 +188,17 @@ def test_json_answers_parse() -> None:
             json.loads(answer)
             parsed += 1
     assert parsed > 220
+
+
+def test_an_ordinary_chat_gets_tools_that_it_does_not_use() -> None:
+    plain = chat_document("stories", [user("Tell me a story."), assistant("Once there was a fox.")], split="heldout")
+    given: list[Document] = [text_document("books", "Some text."), plain, next(tool_dialogues.generate(Random(1), 1))]
+    (document,) = declare_idle_tools(given, Random(3))
+    check_document(document)
+    assert document["messages"] == plain["messages"]
+    assert document["tools"]
+    assert document["split"] == "heldout"
+    assert "tools" not in plain
 
 
 # --- corpora -------------------------------------------------------------------------------------------------------
