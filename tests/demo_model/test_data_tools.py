@@ -309,7 +309,7 @@ def test_the_held_out_cases_are_the_same_every_time_and_of_every_group() -> None
     assert cases == draw_cases()
     assert len(cases) == sum(GROUP_SIZES.values()) == 150
     for case in cases:
-        assert bool(case.expected) == (case.group in ("known", "made_up", "parallel"))
+        assert bool(case.expected) == (case.group in ("plain", "known", "made_up", "parallel"))
         assert case.messages[-1]["role"] == "user"
 
 

@@ -8,29 +8,34 @@ strict: the same number of calls in any order, every name equal, every argument 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
 from tools.demo_model.data.documents import ChatDocument, Message, Tool, ToolCall
 from tools.demo_model.data.errors import DataError
 from tools.demo_model.data.tool_calls import known_request, made_up_request
-from tools.demo_model.data.tool_catalogue import ENTRIES, draw_distractors
-from tools.demo_model.data.tool_entries import draw_variant, parallel_exchange
+from tools.demo_model.data.tool_catalogue import ENTRIES, draw_distractors, draw_entry
+from tools.demo_model.data.tool_entries import draw_variant, exchange_with, parallel_exchange
 from tools.demo_model.data.tool_exchanges import MAX_CHARACTERS, Exchange, conversation, length_of
 from tools.demo_model.data.tool_refusals import ask_back, needless_request, unmet_request
 
-Group = Literal["known", "made_up", "parallel", "none_fits", "none_needed", "missing_value"]
+Group = Literal["plain", "known", "made_up", "parallel", "none_fits", "none_needed", "missing_value"]
 
 GROUP_SIZES: Mapping[Group, int] = {
-    "known": 40,
-    "made_up": 50,
+    "plain": 30,
+    "known": 26,
+    "made_up": 44,
     "parallel": 12,
-    "none_fits": 20,
-    "none_needed": 14,
-    "missing_value": 14,
+    "none_fits": 16,
+    "none_needed": 10,
+    "missing_value": 12,
 }
-"""Cases of every group in ``draw_cases``."""
+"""Cases of every group in ``draw_cases``.
+
+``plain`` asks for well-known tools in the phrasings of training with held-out values; ``known`` in held-out phrasings,
+``made_up`` for tools whose very names are held out.  The last three groups expect no call.
+"""
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTION = re.compile(r"<function=([^>\n]+)>(.*)", re.DOTALL)
@@ -125,6 +130,13 @@ def _parsed(call: ToolCall) -> ParsedCall:
     return ParsedCall(name=call["function"]["name"], arguments=call["function"]["arguments"])
 
 
+def _plain(rng: Random) -> tuple[Exchange, list[Tool]]:
+    entry = draw_entry(rng)
+    variant = draw_variant(replace(entry, held_out_requests=entry.requests), rng)
+    others = draw_distractors(rng, "heldout", rng.choice((0, 1, 2)), apart_from=(entry,))
+    return exchange_with(variant, rng, "heldout"), others
+
+
 def _parallel(rng: Random) -> tuple[Exchange, list[Tool]]:
     entry = rng.choice([entry for entry in ENTRIES if entry.parallel])
     others = draw_distractors(rng, "heldout", rng.choice((0, 1)), apart_from=(entry,))
@@ -146,6 +158,7 @@ def _missing_value(rng: Random) -> tuple[Exchange, list[Tool]]:
 
 
 _DRAWS: Mapping[Group, Callable[[Random], tuple[Exchange, list[Tool]]]] = {
+    "plain": _plain,
     "known": lambda rng: known_request(rng, "heldout"),
     "made_up": lambda rng: made_up_request(rng, "heldout"),
     "parallel": _parallel,
@@ -197,14 +210,14 @@ def score_case(case: EvalCase, calls: Iterable[ParsedCall]) -> CaseScore:
 
 def _key(call: ParsedCall) -> str:
     """Returns a text that is equal for equal calls: ``1`` equals ``1.0``, but neither ``true`` nor ``"1"``."""
-    return json.dumps([call.name, _plain(dict(call.arguments))], sort_keys=True)
+    return json.dumps([call.name, _without_whole_floats(dict(call.arguments))], sort_keys=True)
 
 
-def _plain(value: object) -> object:
+def _without_whole_floats(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
+        return {key: _without_whole_floats(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_plain(part) for part in value]
+        return [_without_whole_floats(part) for part in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
