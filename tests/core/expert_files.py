@@ -119,10 +119,10 @@ class ScriptedSource(StoredExperts):
         self.entered = threading.Semaphore(0)
         self.read_count = 0
         self._where = {
-            self.locate(layer, kind, expert): (layer, expert)
+            place: (layer, expert)
             for layer in range(layout.layer_count)
-            for kind in range(len(layout.kinds))
             for expert in range(layout.expert_count)
+            for place in self.locate(layer, expert)
         }
         self._starts_of = sorted(self._where)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +19,7 @@ from slotstream_core.experts.eviction import Clock
 from slotstream_core.experts.layout import FloatName, PieceDtype
 from slotstream_core.experts.pool import PoolLease, SlotPool
 from slotstream_core.experts.reader import ExpertReader
-from slotstream_core.experts.slots import convert_piece
+from slotstream_core.experts.slots import MLX_DTYPES
 from slotstream_core.experts.stacks import Experts
 from slotstream_core.experts.streamed import StreamedExperts
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
@@ -38,12 +39,11 @@ def assert_slots_hold(stored: ExpertFile, pool: SlotPool, layer: int, experts: S
 
 def assert_slot_holds(stored: ExpertFile, pool: SlotPool, layer: int, expert: int, slot: int) -> None:
     for index, kind in enumerate(pool.layout.kinds):
-        disk = np.frombuffer(stored.bytes_of(pool.layout, layer, expert, index), np.uint8)
-        wanted = disk
-        if kind.converts:
-            wanted = np.zeros(kind.slot_bytes, np.uint8)
-            convert_piece(kind, disk, wanted)
-        assert pool.slots.views[index][slot].tobytes() == wanted.tobytes(), (layer, expert, kind.name)
+        disk = stored.bytes_of(pool.layout, layer, expert, index)
+        wanted = mx.array(np.frombuffer(disk, np.uint8)).view(MLX_DTYPES[kind.disk_dtype])
+        wanted = wanted.astype(MLX_DTYPES[kind.slot_dtype])
+        held = pool.slots.views[index][slot].tobytes()
+        assert held == bytes(memoryview(wanted).cast("B")), (layer, expert, kind.name)  # type: ignore[arg-type]
 
 
 def test_a_hit_is_not_read_again(stored: ExpertFile) -> None:

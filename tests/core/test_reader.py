@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from slotstream_core.experts import reader as reader_module
 from slotstream_core.experts.layout import ExpertLayout, PieceKind, Quantization
 from slotstream_core.experts.reader import ExpertReader, ReadBatch, Record, StoredExperts, choose_lanes
 from slotstream_core.experts.resident import ResidentExperts
-from slotstream_core.experts.slots import SlotArrays, convert_piece, is_finite
+from slotstream_core.experts.slots import SlotArrays, is_finite
 from slotstream_core.experts.stacks import DenseStack, Experts, QuantizedStack, Stack
 from slotstream_core.experts.streamed import StreamedExperts
 from tests.core.expert_files import HIDDEN, INTERMEDIATE, ExpertFile, Header, Place, ScriptedSource, expert_file
@@ -255,10 +256,22 @@ def test_conversion_equals_that_of_mlx(disk: Literal["BF16", "F16", "F32"], slot
     random = np.random.default_rng(3).standard_normal(1014).astype(np.float32)
     source = mx.array(np.concatenate([SPECIAL, random])).astype(names[disk])
     wanted = memoryview(source.astype(names[slot])).cast("B")  # type: ignore[arg-type]
-    kind = PieceKind(projection="up", part="scales", shape=(16, 64), disk_dtype=disk, slot_dtype=slot)
-    place = np.full(kind.slot_bytes, 0xAB, np.uint8)
-    convert_piece(kind, np.frombuffer(memoryview(source).cast("B"), np.uint8), place)  # type: ignore[arg-type]
-    assert place.tobytes() == wanted.tobytes()
+    kind = PieceKind(projection="up", part="weight", shape=(16, 64), disk_dtype=disk, slot_dtype=slot)
+    layout = ExpertLayout(
+        kinds=tuple(dataclasses.replace(kind, projection=projection) for projection in ("gate", "up", "down")),
+        layers=(),
+        expert_count=1,
+        quantization=dict.fromkeys(("gate", "up", "down")),
+    )
+    slots = SlotArrays(layout, 3)
+    slots.write(1, 2, np.frombuffer(memoryview(source).cast("B"), np.uint8))  # type: ignore[arg-type]
+    assert slots.views[1][2].tobytes() == wanted.tobytes()
+    assert (
+        slots.arrays.up.weight[2].astype(mx.float32).tolist()
+        == source.astype(names[slot]).astype(mx.float32).reshape(16, 64).tolist()
+    )
+    assert not slots.views[1][:2].any()
+    assert not slots.views[2].any()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -26,6 +26,7 @@ from slotstream_core.experts.eviction import Clock
 from slotstream_core.experts.reader import ExpertReader, ReadBatch, Record
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.memory import drop_buffer_cache
 
 UNMAPPED = -1
 
@@ -292,6 +293,7 @@ class SlotPool:
         elif slot_count < old_count:
             if slot_count >= 1:
                 del self.slots  # the old arrays go before the new ones are made
+                drop_buffer_cache()
             self._start_empty(slot_count)
 
     def check_integrity(self) -> None:

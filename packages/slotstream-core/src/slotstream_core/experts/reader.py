@@ -23,7 +23,7 @@ import numpy as np
 
 from slotstream_core.errors import CheckpointDamaged, ExpertReadError, SettingError, SlotstreamError
 from slotstream_core.experts.layout import ExpertLayout
-from slotstream_core.experts.slots import Bytes, SlotArrays, convert_piece, is_finite
+from slotstream_core.experts.slots import Bytes, SlotArrays, is_finite
 
 LANES_VARIABLE = "SLOTSTREAM_IO_QUEUE_DEPTH"
 LANES_MAX = 128
@@ -41,8 +41,8 @@ class ExpertSource(Protocol):
     def layout(self) -> ExpertLayout:
         """What a record is made of."""
 
-    def locate(self, layer: int, kind: int, expert: int) -> tuple[int, int]:
-        """Return the descriptor and offset of one piece."""
+    def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
+        """Return the descriptor and offset of every piece of one record, in the order of `layout.kinds`."""
 
     def path(self, fd: int) -> Path:
         """Return the file behind a descriptor, for messages."""
@@ -63,18 +63,19 @@ class StoredExperts:
     def __init__(self, layout: ExpertLayout) -> None:
         self._layout = layout
         self._paths = {piece.fd: piece.path for layer in layout.layers for piece in layer}
-        self._starts = [[(piece.fd, piece.offset) for piece in layer] for layer in layout.layers]
-        self._strides = [kind.disk_bytes for kind in layout.kinds]
+        self._starts = [
+            [(piece.fd, piece.offset, kind.disk_bytes) for piece, kind in zip(layer, layout.kinds, strict=True)]
+            for layer in layout.layers
+        ]
 
     @property
     def layout(self) -> ExpertLayout:
         """See `ExpertSource`."""
         return self._layout
 
-    def locate(self, layer: int, kind: int, expert: int) -> tuple[int, int]:
+    def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
         """See `ExpertSource`."""
-        fd, start = self._starts[layer][kind]
-        return fd, start + expert * self._strides[kind]
+        return [(fd, start + expert * stride) for fd, start, stride in self._starts[layer]]
 
     def path(self, fd: int) -> Path:
         """See `ExpertSource`."""
@@ -227,16 +228,17 @@ class ReadBatch:
 
     def _place(self, segment: Segment, scratch: Bytes, errors: dict[int, SlotstreamError]) -> None:
         """Convert what was read into scratch, and check scales where asked."""
-        start = 0
+        kinds, start = self._source.layout.kinds, 0
         for kind_index, record_index in segment.pieces:
-            kind, record = self._source.layout.kinds[kind_index], self.records[record_index]
-            place = self._arrays.views[kind_index][record.slot]
-            stored = place
+            kind, record = kinds[kind_index], self.records[record_index]
+            must_check = record.check and kind.part != "weight"
             if kind.converts:
                 stored = scratch[start : start + kind.disk_bytes]
                 start += kind.disk_bytes
-                convert_piece(kind, stored, place)
-            if record.check and kind.part != "weight" and not is_finite(kind.disk_dtype, stored):
+                self._arrays.write(kind_index, record.slot, stored)
+            elif must_check:
+                stored = self._arrays.views[kind_index][record.slot]
+            if must_check and not is_finite(kind.disk_dtype, stored):
                 tensor = self._source.layout.layers[record.layer][kind_index].tensor
                 errors[record_index] = CheckpointDamaged(
                     f"{self._source.path(segment.fd)}: {tensor} holds values that are not finite for expert "
@@ -316,9 +318,9 @@ def _segments(source: ExpertSource, records: Sequence[Record]) -> list[Segment]:
     """Cover every piece of the records, joining neighbours on disk while a read stays within MERGE_BYTES."""
     sizes = [kind.disk_bytes for kind in source.layout.kinds]
     pieces = sorted(
-        (*source.locate(record.layer, kind, record.expert), kind, index)
+        (fd, offset, kind, index)
         for index, record in enumerate(records)
-        for kind in range(len(sizes))
+        for kind, (fd, offset) in enumerate(source.locate(record.layer, record.expert))
     )
     segments: list[Segment] = []
     last = Segment(fd=-1, offset=0, byte_count=0, pieces=[])

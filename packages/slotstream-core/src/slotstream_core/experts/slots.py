@@ -21,6 +21,8 @@ MLX_DTYPES: dict[PieceDtype, mx.Dtype] = {
 }
 FINITE_LIMIT: dict[PieceDtype, int] = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}
 Bytes = npt.NDArray[np.uint8]
+# Made once: looking a type up by its name costs as much as converting a small piece.
+UINT16, FLOAT16, FLOAT32 = np.dtype("<u2"), np.dtype("<f2"), np.dtype("<f4")
 
 
 class SlotArrays:
@@ -39,9 +41,29 @@ class SlotArrays:
         self.by_kind: list[mx.array] = []
         self.windows: list[memoryview] = []
         self.views: list[Bytes] = []
+        self._values: list[npt.NDArray[np.generic]] = []  # by kind, [slots, values], what conversion writes to
         for kind in layout.kinds:
             self._append(kind)
         self.arrays = self._stacks()
+
+    def write(self, kind_index: int, slot: int, stored: Bytes) -> None:
+        """Convert one piece, as stored on disk, into its place in a slot. Called by reader lanes.
+
+        Widening (bfloat16 or float16 to float32) is exact; see `narrowed` for the other direction.
+
+        Args:
+            kind_index: Index of a kind that converts.
+            slot: The place.
+            stored: uint8 [disk bytes of the piece].
+        """
+        kind, values = self.layout.kinds[kind_index], self._values[kind_index][slot]
+        if kind.disk_dtype == "BF16":
+            values[:] = stored.view(UINT16)
+        elif kind.slot_dtype == "F32":
+            values[:] = stored.view(FLOAT16)
+        else:
+            floats = stored.view(FLOAT16).astype(np.float32) if kind.disk_dtype == "F16" else stored.view(FLOAT32)
+            values[:] = narrowed(floats)
 
     def _append(self, kind: PieceKind) -> None:
         array = mx.zeros((self.slot_count, *kind.shape), dtype=MLX_DTYPES[kind.slot_dtype])
@@ -49,7 +71,16 @@ class SlotArrays:
         window = memoryview(array).cast("B")  # type: ignore[arg-type]
         self.by_kind.append(array)
         self.windows.append(window)
-        self.views.append(np.frombuffer(window, dtype=np.uint8).reshape(self.slot_count, kind.slot_bytes))
+        view = np.frombuffer(window, dtype=np.uint8).reshape(self.slot_count, kind.slot_bytes)
+        self.views.append(view)
+        if kind.slot_dtype == "BF16":
+            self._values.append(view.view(UINT16))
+        elif kind.disk_dtype == "BF16":
+            # A float32 whose upper half is the bfloat16 and whose lower half is zero is the same number; the lower
+            # halves are zero from the start and never written.
+            self._values.append(view.view(UINT16)[:, 1::2])
+        else:
+            self._values.append(view.view(FLOAT32))
 
     def grow(self, slot_count: int) -> None:
         """Move to larger arrays, one kind at a time, keeping the bytes of every slot.
@@ -57,12 +88,13 @@ class SlotArrays:
         Needs the memory of the new arrays plus that of the largest old one. No read may be under way.
         """
         old_views = self.views
-        self.by_kind, self.windows, self.views = [], [], []
+        self.by_kind, self.windows, self.views, self._values = [], [], [], []
         del self.arrays
         old_count, self.slot_count = self.slot_count, slot_count
         for kind in self.layout.kinds:
             self._append(kind)
             self.views[-1][:old_count] = old_views.pop(0)
+            mx.clear_cache()  # MLX would keep the old array for reuse, and nothing asks for its size again
         self.arrays = self._stacks()
 
     def _stacks(self) -> ExpertArrays:
@@ -86,34 +118,15 @@ class SlotArrays:
         )
 
 
-def convert_piece(kind: PieceKind, stored: Bytes, place: Bytes) -> None:
-    """Write one stored piece into its place in the slot's type.
-
-    Widening (bfloat16 or float16 to float32) is exact; narrowing to bfloat16 rounds to nearest, ties to even, as MLX's
-    `astype` does.
-
-    Args:
-        kind: The piece; `kind.converts` must hold.
-        stored: uint8 [disk bytes].
-        place: uint8 [slot bytes], contiguous.
-    """
-    if kind.disk_dtype == "BF16":
-        # A float32 whose upper half is the bfloat16 and whose lower half is zero is the same number.
-        halves = place.view("<u2").reshape(-1, 2)
-        halves[:, 0] = 0
-        halves[:, 1] = stored.view("<u2")
-        return
-    values = stored.view("<f2").astype(np.float32) if kind.disk_dtype == "F16" else stored.view("<f4")
-    if kind.slot_dtype == "F32":
-        place.view("<f4")[:] = values
-        return
-    bits = values.view("<u4").astype(np.uint64)
+def narrowed(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Return the bits of float32 values as bfloat16, rounded to nearest, ties to even, as MLX's `astype` does."""
+    bits = values.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    place.view("<u2")[:] = np.where(np.isnan(values), 0x7FC0, rounded)
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
 
 
 def is_finite(dtype: PieceDtype, stored: Bytes) -> bool:
     """Say whether no stored float is infinite or NaN: their exponent bits, all ones, are the largest magnitudes."""
     if dtype == "F32":
-        return int((stored.view("<u4") & 0x7FFFFFFF).max()) < FINITE_LIMIT[dtype]
-    return int((stored.view("<u2") & 0x7FFF).max()) < FINITE_LIMIT[dtype]
+        return int((stored.view(np.uint32) & 0x7FFFFFFF).max()) < FINITE_LIMIT[dtype]
+    return int((stored.view(UINT16) & 0x7FFF).max()) < FINITE_LIMIT[dtype]
