@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
@@ -78,7 +79,7 @@ class Extent:
     byte_count: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PieceKind:
     """One of the nine (or three) pieces of every record.
 
@@ -101,22 +102,22 @@ class PieceKind:
         """Such as "gate.scales"."""
         return f"{self.projection}.{self.part}"
 
-    @property
+    @cached_property
     def item_count(self) -> int:
         """Values in one expert's piece."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def disk_bytes(self) -> int:
         """Bytes of one expert's piece on disk."""
         return self.item_count * ITEM_BYTES[self.disk_dtype]
 
-    @property
+    @cached_property
     def slot_bytes(self) -> int:
         """Bytes of one expert's piece in a slot."""
         return self.item_count * ITEM_BYTES[self.slot_dtype]
 
-    @property
+    @cached_property
     def converts(self) -> bool:
         """Whether the bytes change between disk and slot."""
         return self.disk_dtype != self.slot_dtype

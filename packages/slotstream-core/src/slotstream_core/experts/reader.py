@@ -339,6 +339,8 @@ def _segments(source: ExpertSource, records: Sequence[Record]) -> list[Segment]:
 def _jobs_of(segments: list[Segment], lane_count: int) -> list[list[Segment]]:
     """Share segments out: large ones singly and first, small ones together so that a hand-over pays for itself."""
     total = sum(segment.byte_count for segment in segments)
+    if total <= JOB_BYTES:
+        return [segments]
     target = max(JOB_BYTES, -(-total // (2 * lane_count)))
     segments.sort(key=lambda segment: -segment.byte_count)
     jobs: list[list[Segment]] = []
