@@ -318,6 +318,38 @@ def test_growing_keeps_records_and_shrinking_starts_cold(stored: ExpertFile) -> 
         assert_slots_hold(stored, experts.pool, 0, [0, 5], last)
 
 
+def test_a_layer_that_is_in_place_to_stay_needs_no_lease(stored: ExpertFile) -> None:
+    with StreamedExperts(ScriptedSource(stored.layout()), slot_count=12, lane_count=2) as experts:
+        experts.request(0, [3, 1]).wait()
+        assert experts.places(0) is None
+        experts.load_all()
+        for layer in (0, 1):
+            places = experts.places(layer)
+            assert places is not None
+            for expert, slot in enumerate(np.array(places).tolist()):
+                assert_slot_holds(stored, experts.pool, layer, expert, slot)
+            assert experts.places(layer) is places
+        experts.pool.check_integrity()
+        assert experts.stats.evictions == 0
+
+
+def test_places_of_a_whole_layer_end_with_a_resize(stored: ExpertFile) -> None:
+    with StreamedExperts(ScriptedSource(stored.layout()), slot_count=12, lane_count=2) as experts:
+        experts.load_all()
+        assert experts.places(1) is not None
+        experts.resize(11)
+        experts.pool.check_integrity()
+        assert experts.places(1) is None
+        with pytest.raises(PoolError, match="12 experts do not fit in 11 slots"):
+            experts.load_all()
+
+
+def test_a_layer_of_a_smaller_pool_is_never_in_place_to_stay(stored: ExpertFile) -> None:
+    with StreamedExperts(ScriptedSource(stored.layout()), slot_count=11, lane_count=2) as experts:
+        experts.request(0, range(6)).wait()
+        assert experts.places(0) is None
+
+
 def test_the_group_limit_lets_two_requests_be_held_at_once(stored: ExpertFile) -> None:
     for slot_count in range(2, 13):
         with StreamedExperts(ScriptedSource(stored.layout()), slot_count=slot_count, lane_count=1) as experts:

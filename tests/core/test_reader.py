@@ -319,6 +319,7 @@ def test_streamed_experts_compute_exactly_what_resident_ones_do(tmp_path: Path, 
         source = StoredExperts(stored.layout())
         resident = ResidentExperts(source, lane_count=2)
         assert resident.group_limit == 6
+        assert resident.places(1).tolist() == list(range(6))
         for slot_count in (3, 7, 12):
             with StreamedExperts(source, slot_count=slot_count, lane_count=2) as streamed:
                 for _ in range(6):

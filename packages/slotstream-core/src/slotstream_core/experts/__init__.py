@@ -1,6 +1,6 @@
 """Where a model's routed experts come from: all in memory, or read from disk into a pool of slots."""
 
-from slotstream_core.experts.layout import ExpertLayout
+from slotstream_core.experts.layout import ExpertLayout, draft_modules, trunk_modules
 from slotstream_core.experts.reader import StoredExperts, choose_lanes
 from slotstream_core.experts.resident import ResidentExperts
 from slotstream_core.experts.stacks import DenseStack, ExpertArrays, Experts, Lease, QuantizedStack
@@ -19,4 +19,6 @@ __all__ = [
     "StoredExperts",
     "StreamedExperts",
     "choose_lanes",
+    "draft_modules",
+    "trunk_modules",
 ]

@@ -26,6 +26,16 @@ PARTS: tuple[Part, ...] = ("weight", "scales", "biases")
 ITEM_BYTES: Mapping[PieceDtype, int] = {"U32": 4, "F32": 4, "BF16": 2, "F16": 2}
 
 
+def trunk_modules(layer_count: int) -> list[str]:
+    """Name the expert modules of the model's own layers in the published layout."""
+    return [f"language_model.model.layers.{layer}.mlp.switch_mlp" for layer in range(layer_count)]
+
+
+def draft_modules(layer_count: int = 1) -> list[str]:
+    """Name the expert modules of the draft head, which has experts, and so a pool, of its own."""
+    return [f"mtp.layers.{layer}.mlp.switch_mlp" for layer in range(layer_count)]
+
+
 class TensorHeader(Protocol):
     """What a checkpoint knows about a tensor before reading it."""
 

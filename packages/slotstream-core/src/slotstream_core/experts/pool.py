@@ -118,6 +118,23 @@ class SlotPool:
                 self._let_go(slot)
             raise
 
+    def hold_layer(self, layer: int) -> PoolLease | None:
+        """Hold every expert of a layer if all are resident, counting nothing; else return None.
+
+        Raises:
+            PoolError: The layer is out of range.
+        """
+        keys = self._keys(layer, range(self.layout.expert_count))
+        self._settle_finished()
+        if not self._slot_of.keys() >= set(keys):
+            return None
+        slots = [self._slot_of[key] for key in keys]
+        for slot in slots:
+            self._hold(slot)
+        lease = PoolLease(self, np.array(slots, np.int32), tuple(slots), keys, [])
+        self._leases.add(lease)
+        return lease
+
     def _keys(self, layer: int, experts: Sequence[int]) -> list[int]:
         count = self.layout.expert_count
         if not 0 <= layer < self.layout.layer_count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
@@ -40,6 +41,8 @@ class ResidentExperts:
         self.layout = source.layout
         count = self.layout.expert_count
         self._layers: list[ExpertArrays] = []
+        self._places = mx.arange(count, dtype=mx.int32)
+        mx.eval(self._places)
         with ExpertReader(source, lane_count=lane_count) as reader:
             for layer in range(self.layout.layer_count):
                 slots = SlotArrays(self.layout, count)
@@ -59,6 +62,10 @@ class ResidentExperts:
     def arrays(self, layer: int) -> ExpertArrays:
         """See `Experts.arrays`."""
         return self._layers[layer]
+
+    def places(self, layer: int) -> mx.array:
+        """See `Experts.places`: every expert is at the place of its own number."""
+        return self._places
 
     def request(self, layer: int, experts: Sequence[int]) -> ResidentLease:
         """See `Experts.request`.

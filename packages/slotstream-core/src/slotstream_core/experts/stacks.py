@@ -82,6 +82,13 @@ class Experts(Protocol):
     def arrays(self, layer: int) -> ExpertArrays:
         """Return the arrays that the slots of a lease of this layer index. Ask again in every pass: they may move."""
 
+    def places(self, layer: int) -> mx.array | None:
+        """Return int32 [experts], the place of every expert, if the whole layer is in place to stay; else None.
+
+        With it a layer needs neither routing readback nor lease: `places[ids]` are the slots. It holds until the pool
+        is resized, so ask again in every pass.
+        """
+
     def request(self, layer: int, experts: Sequence[int]) -> Lease:
         """Pin what is resident, start reading the rest, and return without waiting.
 

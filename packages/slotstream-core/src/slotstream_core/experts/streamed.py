@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import mlx.core as mx
+
+from slotstream_core.errors import PoolError
 from slotstream_core.experts.pool import PoolLease, SlotPool
 from slotstream_core.experts.reader import ExpertReader, ExpertSource
 from slotstream_core.experts.stacks import ExpertArrays
@@ -19,6 +22,8 @@ class StreamedExperts:
 
     def __init__(self, source: ExpertSource, *, slot_count: int, lane_count: int) -> None:
         self.layout = source.layout
+        self._places: dict[int, mx.array] = {}
+        self._residents: list[PoolLease] = []
         self._reader = ExpertReader(source, lane_count=lane_count)
         try:
             self.pool = SlotPool(self._reader, slot_count=slot_count)
@@ -53,10 +58,44 @@ class StreamedExperts:
         """See `Experts.arrays`. The same for every layer; new objects after a resize."""
         return self.pool.slots.arrays
 
+    def places(self, layer: int) -> mx.array | None:
+        """See `Experts.places`: given once every expert of the model has a slot of its own and this layer is loaded."""
+        if self.pool.slot_count < self.layout.record_count:
+            return None
+        places = self._places.get(layer)
+        if places is None and (lease := self.pool.hold_layer(layer)) is not None:
+            self._residents.append(lease)
+            places = mx.array(lease.slots)
+            mx.eval(places)
+            self._places[layer] = places
+        return places
+
+    def load_all(self) -> None:
+        """Read every expert, so that nothing is read later. Counted as misses.
+
+        Raises:
+            PoolError: The pool has fewer slots than there are experts.
+            ExpertReadError: A record could not be read.
+            CheckpointDamaged: A record holds scales that are not finite.
+        """
+        if self.pool.slot_count < self.layout.record_count:
+            raise PoolError(
+                f"{self.layout.record_count} experts do not fit in {self.pool.slot_count} slots; "
+                "give the pool a slot for every expert or let them stream"
+            )
+        for layer in range(self.layout.layer_count):
+            lease = self.pool.request(layer, range(self.layout.expert_count))
+            lease.wait()
+            lease.release()
+
     def request(self, layer: int, experts: Sequence[int]) -> PoolLease:
         """See `Experts.request`."""
         return self.pool.request(layer, experts)
 
     def resize(self, slot_count: int) -> None:
         """Change the pool's size between requests; see `SlotPool.resize`."""
+        for lease in self._residents:
+            lease.release()
+        self._residents.clear()
+        self._places.clear()
         self.pool.resize(slot_count)
