@@ -9,13 +9,31 @@ from typing import Literal
 
 from tools.demo_model.data.documents import Split, Tool
 from tools.demo_model.data.tool_exchanges import Call, Exchange, Round, make_tool
-from tools.demo_model.data.tool_lexicon import lexicon
+from tools.demo_model.data.tool_lexicon import lexicon, words_of
 from tools.demo_model.data.tool_values import Json, evaluate, fill, has_sampler, sample, slots, spoken
 
 ValueType = Literal["string", "integer", "number", "boolean", "array"]
 _CASUAL_SHARE = 0.12
 """Share of the requests that are typed without capitals, names included."""
 _LOWERED_SLOTS = {"city", "person", "title", "topic", "item", "company", "date", "name", "language"}
+NUMBER_WORDS = words_of("zero one two three four five six seven eight nine ten eleven twelve")
+_SPELLED_SHARE = 0.15
+"""Share of the small numbers that are written as words."""
+_SPELLED_SLOTS = {"count", "minutes"}
+_CHATTY_SHARE = 0.08
+_CHATTY = (
+    "I just came back from {city}.",
+    "My sister {name} is here.",
+    "It has been a long day.",
+    "{name} told me that you can help.",
+    "Sorry to bother you again.",
+    "I am at home in {city}.",
+    "Quick question.",
+    "{name} and I are working on something.",
+    "Ok, next one.",
+    "Forget what I said before.",
+)
+"""What some requests start with, to be ignored."""
 _FIXED = re.compile(r"\s*\{([a-z_]+=[^{}]*)\}$")
 
 
@@ -141,7 +159,14 @@ def _draw(template: str, variant: Variant, rng: Random, split: Split) -> tuple[s
         if casual and isinstance(value, str) and slot.rstrip("23") in _LOWERED_SLOTS:
             value = value.lower()
         values[slot] = value
-    request = fill(text, values)
+    shown = dict(values)
+    for slot, value in values.items():
+        if slot.rstrip("23") in _SPELLED_SLOTS and value in range(1, 13) and rng.random() < _SPELLED_SHARE:
+            shown[slot] = NUMBER_WORDS[int(str(value))]
+    request = fill(text, shown)
+    if rng.random() < _CHATTY_SHARE:
+        opening = rng.choice(_CHATTY).format(name=rng.choice(words.first_names), city=rng.choice(words.cities))
+        request = f"{opening.lower() if casual else opening} {request}"
     types = {part.slot: part.type for part in variant.entry.parameters}
     for slot, value_text in fixed.items():
         values[slot] = value_text if types[slot] == "string" else json.loads(value_text)

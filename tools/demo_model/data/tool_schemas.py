@@ -1,6 +1,7 @@
 """Made-up tools: a verb, a noun and one to five parameters, with a request that asks for exactly one of them."""
 
 import json
+import re
 from dataclasses import dataclass
 from random import Random
 
@@ -9,6 +10,9 @@ from tools.demo_model.data.tool_exchanges import Call, Exchange, Round, make_too
 from tools.demo_model.data.tool_lexicon import Lexicon, lexicon
 from tools.demo_model.data.tool_parameters import Parameter, draw_parameter, is_long, restyle
 from tools.demo_model.data.tool_values import Json, code, sample, spoken
+
+# A mark left alone by an empty part of a sentence; "./x" is a path.
+_LOOSE_MARK = re.compile(r"[ ,]+([.?,])(?=\s|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +178,7 @@ def ask_for(tool: MadeUpTool, given: tuple[Parameter, ...], rng: Random, *, held
         opening = rng.choice(_HELD_OUT_OPENINGS if held_out else _OPENINGS)
         how = _join([part.mention for part in short], rng)
         text = opening.format(verb=tool.verb, Verb=tool.verb.capitalize(), thing=thing, how=how)
-        text = text.replace(" .", ".").replace(" ?", "?").replace(" ,", ",").replace(", .", ".").rstrip(" ,")
+        text = _LOOSE_MARK.sub(r"\1", text).rstrip(" ,")
         text = _tidy_end(text)
     else:
         text = _ask_by_name(tool, short, thing, rng)
