@@ -1,0 +1,13 @@
+"""Tiny checkpoints shared by the core tests."""
+
+from pathlib import Path
+
+import pytest
+
+from slotstream_core.testing import write_tiny_model
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete tiny quantised model, read-only."""
+    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
