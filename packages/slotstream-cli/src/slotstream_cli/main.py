@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         # run and serve first, then the tools around them
         "doctor": ("doctor", "Show what fits on this machine and how fast it will be."),
+        "convert": ("convert", "Convert a Hugging Face checkpoint into the layout that is streamed."),
     }
 )
 """Command name -> (module under `slotstream_cli.commands`, one-line summary)."""

@@ -186,8 +186,8 @@ class ShardWriter:
             ) from error
         self._remaining_bytes -= len(flat)
 
-    def finish(self) -> str:
-        """Give the complete file its name; return the SHA-256 of its bytes as read back.
+    def finish(self) -> None:
+        """Bring the complete file to the disk and give it its name.
 
         Raises:
             CheckpointError: Some tensor was not written completely, or the disk refused.
@@ -196,13 +196,11 @@ class ShardWriter:
             raise CheckpointError(f"{self._path}: {self._remaining_bytes:,} bytes of its tensors were never written")
         try:
             os.fsync(self._fd)
-            digest = file_digest(self._partial)
             self._partial.replace(self._path)
         except OSError as error:
             raise CheckpointError(f"{self._path} cannot be written: {error.strerror}") from error
         os.close(self._fd)
         self._fd = -1
-        return digest
 
     def _write(self, data: bytes | memoryview, position: int) -> None:
         view = memoryview(data)

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from slotstream_core.checkpoint.quantization import BITS, GROUP_SIZES, ModuleQuantization
+from slotstream_core.checkpoint.quantising import PACKED_BITS
+from slotstream_core.checkpoint.quantization import GROUP_SIZES, ModuleQuantization
 from slotstream_core.checkpoint.schema import DRAFT, QUANTISABLE, TensorSpec
 from slotstream_core.checkpoint.shards import OutputTensor
 from slotstream_core.errors import CheckpointError
@@ -32,8 +33,8 @@ class StorageOptions:
 
     def __post_init__(self) -> None:
         for name, value in (("bits", self.bits), ("dense bits", self.dense_bits)):
-            if value is not None and value not in BITS:
-                raise CheckpointError(f"{name} is {value}; choose one of {', '.join(map(str, BITS))}")
+            if value is not None and value not in PACKED_BITS:
+                raise CheckpointError(f"{name} is {value}; choose {' or '.join(map(str, PACKED_BITS))}")
         if self.group_size not in GROUP_SIZES:
             raise CheckpointError(f"group size is {self.group_size}; choose one of {', '.join(map(str, GROUP_SIZES))}")
         if self.bits is None and self.dense_bits is not None:

@@ -13,19 +13,13 @@ import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig, read_json_object
 from slotstream_core.checkpoint.directory import CONFIG_NAME, read_directory
-from slotstream_core.checkpoint.floats import STORAGE_TYPES
+from slotstream_core.checkpoint.floats import STORAGE_TYPES, first_not_finite
 from slotstream_core.checkpoint.headers import TensorInfo
 from slotstream_core.checkpoint.quantization import ModuleQuantization, Quantization
 from slotstream_core.checkpoint.schema import DRAFT
 from slotstream_core.checkpoint.validation import check_tensors
 from slotstream_core.errors import CheckpointDamaged, CheckpointError, CheckpointMissing, UnsupportedModel
 
-_EXPONENTS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
-    "BF16": (np.uint16, 0x7F80),
-    "F16": (np.uint16, 0x7C00),
-    "F32": (np.uint32, 0x7F800000),
-}
-_CHECK_ELEMENTS: Final = 1 << 22
 _READ_BYTES: Final = 1 << 30
 
 
@@ -218,17 +212,9 @@ def _read_exactly(extent: Extent, start: int, buffer: memoryview, name: str) -> 
 
 
 def _check_finite(tensor: TensorInfo, data: npt.NDArray[np.generic]) -> None:
-    """Refuse floats whose exponent is all ones; in blocks, so that the check needs little memory."""
-    if tensor.dtype not in _EXPONENTS:
-        return
-    kind, exponent = _EXPONENTS[tensor.dtype]
-    bits = data.reshape(-1).view(kind)
-    mask = kind(exponent)
-    for start in range(0, bits.size, _CHECK_ELEMENTS):
-        block = bits[start : start + _CHECK_ELEMENTS]
-        bad = np.flatnonzero((block & mask) == mask)
-        if bad.size:
-            raise CheckpointDamaged(
-                f"{tensor.name} in {tensor.path} holds a value that is not finite at element "
-                f"{start + int(bad[0]):,} of {bits.size:,}; download or convert it again"
-            )
+    bad = first_not_finite(data, tensor.dtype)
+    if bad is not None:
+        raise CheckpointDamaged(
+            f"{tensor.name} in {tensor.path} holds a value that is not finite at element {bad:,} of {data.size:,}; "
+            "download or convert it again"
+        )
