@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slotstream_cli.main import main
+from slotstream_planner.hitcurves import HitCurve, RecordedProfile, write_profile
 from tests.planner.checkpoints import write_checkpoint
 
 
@@ -21,7 +22,7 @@ def empty_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def doctor(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["doctor", *arguments])
+    return CliRunner().invoke(main, ["doctor", "--no-probe", *arguments])
 
 
 @pytest.mark.usefixtures("empty_root")
@@ -81,6 +82,50 @@ def test_a_checkpoint_directory_is_planned(empty_root: Path) -> None:
     document = json.loads(doctor("--model", str(directory), "--sim-ram", "8", "--json").output)
     assert document["model"] == "small"
     assert document["fully_resident"] is True
+
+
+@pytest.mark.usefixtures("empty_root")
+def test_an_explicit_window_reports_the_largest_that_fits() -> None:
+    refused = doctor("--sim-ram", "16", "--max-context", "131072", "--json")
+    assert refused.exit_code == 1
+    found = json.loads(refused.output)["context_feasibility"]
+    assert found["requested_window"] == 131_072
+    assert 0 < found["maximum_feasible_window"] < 131_072
+    fits = json.loads(doctor("--sim-ram", "64", "--max-context", "65536", "--json").output)
+    assert fits["context_window_source"] == "--max-context"
+    assert fits["context_feasibility"]["maximum_feasible_window"] > 65_536
+
+
+@pytest.mark.usefixtures("empty_root")
+def test_a_recorded_profile_gives_a_forecast_without_a_probe(empty_root: Path) -> None:
+    directory = write_checkpoint(empty_root / "small")
+    curve = HitCurve(points=((0.1, 0.5), (1.0, 0.9)), source="here")
+    profile = RecordedProfile(model="small", curve=curve, host_s_per_token=0.02, disk_bytes_per_s=1e9)
+    write_profile(profile, empty_root / "root" / "profiles" / "small.json")
+    result = doctor("--model", str(directory), "--json")
+    assert result.exit_code == 0, result.output
+    forecast = json.loads(result.output)["speed_forecast"]["decode"]
+    assert forecast["hit_rate"] == 1.0
+    assert forecast["tok_s"] > 0
+    assert any("recorded" in basis for basis in forecast["basis"])
+
+
+@pytest.mark.usefixtures("empty_root")
+def test_a_damaged_profile_is_named(empty_root: Path) -> None:
+    directory = write_checkpoint(empty_root / "small")
+    path = empty_root / "root" / "profiles" / "small.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    result = doctor("--model", str(directory))
+    assert result.exit_code == 1
+    assert "delete the file to record it again" in result.output
+
+
+def test_reported_speeds_are_printed_beside_predicted_ones() -> None:
+    result = doctor("--reports")
+    assert result.exit_code == 0
+    assert "Mac mini M2 16 GB, 0.2.2" in result.output
+    assert result.output.count("MISSED") == 1
 
 
 @pytest.mark.usefixtures("empty_root")

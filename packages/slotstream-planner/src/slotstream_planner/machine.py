@@ -8,8 +8,6 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-import psutil
-
 from slotstream_planner.cgroups import read_cgroup_limits
 from slotstream_planner.errors import InvalidRequest, MachineError
 from slotstream_planner.units import GB, gb_to_bytes
@@ -118,6 +116,8 @@ class Machine:
                 working_set_bytes=accelerator_bytes,
                 cores=cores,
             )
+        import psutil  # a tenth of a second, and simulated machines do not need it
+
         try:
             memory = psutil.virtual_memory()
         except (OSError, RuntimeError, psutil.Error) as error:

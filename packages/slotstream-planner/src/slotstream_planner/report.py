@@ -185,7 +185,7 @@ def _window_lines(plan: MemoryPlan) -> list[str]:
     full = plan.prefill_seconds(plan.window_tokens)
     lines += [
         "",
-        f"  on the reference machine: {decode_tok_s(plan.scaled_experts_per_layer):.1f} tok/s warm,"
-        f" {format_wait(full)} to read a full window",
+        f"  reference envelope ({COST_MODEL}, ranks plans only): "
+        f"{decode_tok_s(plan.scaled_experts_per_layer):.1f} tok/s warm, full window in {format_wait(full)}",
     ]
     return lines

@@ -155,7 +155,7 @@ def _judge(
     return WindowCandidate(
         window=window,
         accepted=refusal is None,
-        reason=refusal or f"fits and makes a typical request {100 * cost:.1f}% slower",
+        reason=refusal or f"makes a typical request {100 * cost:.1f}% slower",
         arrangement=arrangement,
         relative_request_cost=None if unmeasured else cost,
     )

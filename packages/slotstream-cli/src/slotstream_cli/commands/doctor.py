@@ -1,4 +1,4 @@
-"""`slotstream doctor`: what fits on this machine, before anything is loaded or downloaded."""
+"""`slotstream doctor`: what fits on this machine and how fast it will be, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -6,35 +6,39 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slotstream_cli.planning_options import make_request, memory_options, planner_failure
-from slotstream_planner import (
-    PUBLISHED_MODEL,
-    InsufficientMemory,
-    InvalidRequest,
-    Machine,
-    ModelGeometry,
-    PlannerError,
-    plan,
-    published_geometry,
-)
-from slotstream_planner.geometry import Compute
-from slotstream_planner.report import machine_to_json, plan_to_text
 
+if TYPE_CHECKING:
+    from slotstream_planner import Machine, ModelGeometry
+    from slotstream_planner.diagnosis import Diagnosis
+    from slotstream_planner.geometry import Compute
+
+_PUBLISHED_MODEL = "qwen3.8-flash-next:4bit"
 _PUBLISHED_DIRECTORY = "qwen38-flash-next-mlx-4bit"
+_PROBE_SECONDS = 8.0
 
 
 @click.command("doctor")
-@click.option("--model", help=f"Model name or checkpoint directory [default: {PUBLISHED_MODEL}].")
+@click.option("--model", metavar="NAME|DIR", help=f"Model name or checkpoint directory [default: {_PUBLISHED_MODEL}].")
 @click.option("--sim-ram", type=float, metavar="GB", help="Plan for a machine with this much memory instead.")
 @click.option("--sim-working-set", type=float, metavar="GB", help="Its working-set limit [default: 75% of --sim-ram].")
 @click.option("--sim-available", type=float, metavar="GB", help="Its available memory [default: nothing else runs].")
 @memory_options
-@click.option("--max-prefill-wait", type=float, default=30.0, show_default=True, metavar="MINUTES", help="0: no limit.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option(
+    "--max-prefill-wait",
+    type=float,
+    default=30.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Longest wait for a first token; 0 for no limit.",
+)
+@click.option("--no-probe", is_flag=True, help="Do not measure the disk (about 10 s, at most 2 GB read).")
+@click.option("--reports", is_flag=True, help="Print predicted against reported speeds of known machines and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(
     *,
     model: str | None,
@@ -42,43 +46,70 @@ def command(
     sim_working_set: float | None,
     sim_available: float | None,
     max_prefill_wait: float,
+    no_probe: bool,
+    reports: bool,
     as_json: bool,
     **sizes: Any,
 ) -> None:
-    """Show the memory plan of this machine or a simulated one.
+    """Show what fits on this machine, or a simulated one, and how fast it will be.
 
-    Nothing is loaded and nothing is downloaded; it can run beside a server.
+    Nothing is loaded and nothing is downloaded; it can run beside a server. Without --model the published
+    model is planned as its complete download would be.
     """
+    if reports:
+        from slotstream_planner.reports import reports_to_text
+
+        click.echo(reports_to_text())
+        return
+    diagnosis = _diagnose(
+        model,
+        (sim_ram, sim_working_set, sim_available),
+        {**sizes, "max_prefill_wait_minutes": max_prefill_wait},
+        probe_seconds=0.0 if no_probe else _PROBE_SECONDS,
+    )
+    if as_json:
+        click.echo(json.dumps(diagnosis.to_json(), indent=2, allow_nan=False))
+    else:
+        from slotstream_planner.diagnosis import diagnosis_to_text
+
+        click.echo(diagnosis_to_text(diagnosis))
+    if diagnosis.refusal is not None:
+        raise click.exceptions.Exit(1)
+
+
+def _diagnose(
+    model: str | None,
+    simulation: tuple[float | None, float | None, float | None],
+    options: dict[str, Any],
+    *,
+    probe_seconds: float,
+) -> Diagnosis:
+    """Run the planner's diagnosis; imported here so that `--help` does not load it."""
+    from slotstream_planner import PlannerError
+    from slotstream_planner.diagnosis import diagnose
+    from slotstream_planner.hitcurves import read_profile
+    from slotstream_planner.hosts import detect_chip
+
     try:
-        machine = _machine(sim_ram, sim_working_set, sim_available)
-        geometry = _geometry(model, machine)
-        request = make_request(**sizes, max_prefill_wait_minutes=max_prefill_wait)
-        result = plan(geometry, machine, request)
-    except InsufficientMemory as error:
-        if as_json:
-            click.echo(json.dumps(_refusal(error), indent=2))
-            raise click.exceptions.Exit(1) from error
-        raise planner_failure(error) from error
+        machine = _machine(*simulation)
+        directory, geometry = _model(model, machine)
+        profile = None if machine.is_simulated else read_profile(_root() / "profiles" / f"{directory.name}.json")
+        return diagnose(
+            geometry,
+            machine,
+            make_request(**options),
+            directory=directory,
+            probe_seconds=probe_seconds,
+            chip=detect_chip(),
+            profile=profile,
+        )
     except PlannerError as error:
         raise planner_failure(error) from error
-    if as_json:
-        click.echo(json.dumps({**result.to_json(), "machine": machine_to_json(machine)}, indent=2))
-    else:
-        click.echo(plan_to_text(result))
-
-
-def _refusal(error: InsufficientMemory) -> dict[str, Any]:
-    return {
-        "error": {
-            "code": error.code,
-            "message": str(error),
-            "required_bytes": error.required_bytes,
-            "available_bytes": error.available_bytes,
-        }
-    }
 
 
 def _machine(ram: float | None, working_set: float | None, available: float | None) -> Machine:
+    from slotstream_planner import InvalidRequest, Machine
+
     if ram is not None:
         return Machine.simulated(ram_gb=ram, working_set_gb=working_set, available_gb=available)
     if working_set is not None or available is not None:
@@ -86,13 +117,19 @@ def _machine(ram: float | None, working_set: float | None, available: float | No
     return Machine.current()
 
 
-def _geometry(model: str | None, machine: Machine) -> ModelGeometry:
-    bf16 = machine.is_simulated or sys.platform == "darwin"
-    compute: Compute = "bf16" if bf16 else "float32"
-    if model is not None and model != PUBLISHED_MODEL:
-        return ModelGeometry.from_checkpoint(model, compute=compute)
-    root = Path(os.environ.get("SLOTSTREAM_ROOT_DIR") or Path.home() / ".slotstream")
-    installed = root / "models" / _PUBLISHED_DIRECTORY
+def _root() -> Path:
+    return Path(os.environ.get("SLOTSTREAM_ROOT_DIR") or Path.home() / ".slotstream").expanduser()
+
+
+def _model(model: str | None, machine: Machine) -> tuple[Path, ModelGeometry]:
+    """Return where the model is or will be, and its geometry; the built-in one when it is not installed."""
+    from slotstream_planner import ModelGeometry, published_geometry
+
+    compute: Compute = "bf16" if machine.kind in ("macos", "cuda") or sys.platform == "darwin" else "float32"
+    if model is not None and model != _PUBLISHED_MODEL:
+        directory = Path(model).expanduser()
+        return directory, ModelGeometry.from_checkpoint(directory, compute=compute)
+    installed = _root() / "models" / _PUBLISHED_DIRECTORY
     if (installed / "config.json").is_file():
-        return ModelGeometry.from_checkpoint(installed, compute=compute)
-    return published_geometry(compute=compute)
+        return installed, ModelGeometry.from_checkpoint(installed, compute=compute)
+    return installed, published_geometry(compute=compute)

@@ -1,0 +1,162 @@
+"""How fast a machine computes when nothing has to be read: the part of a token that is not the disk.
+
+For Apple chips the figure follows from the memory bandwidth Apple publishes, with two constants fitted to
+one machine, the M5 Pro, whose decode time was attributed: a third reads, a third GPU, a third CPU and
+synchronisation. Other chips are predictions from their bandwidth and serve as the model's test.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from slotstream_planner.geometry import ModelGeometry
+from slotstream_planner.machine import Machine
+
+__all__ = ["APPLE_MEMORY_BANDWIDTH", "HostSpeed", "apple_host", "detect_chip", "host_for"]
+
+APPLE_MEMORY_BANDWIDTH: Final[dict[str, float]] = {
+    "M1": 68e9,
+    "M1 Pro": 200e9,
+    "M1 Max": 400e9,
+    "M1 Ultra": 800e9,
+    "M2": 100e9,
+    "M2 Pro": 200e9,
+    "M2 Max": 400e9,
+    "M2 Ultra": 800e9,
+    "M3": 100e9,
+    "M3 Pro": 150e9,
+    "M3 Max": 400e9,
+    "M3 Ultra": 819e9,
+    "M4": 120e9,
+    "M4 Pro": 273e9,
+    "M4 Max": 546e9,
+    "M5": 153e9,
+    "M5 Pro": 307e9,
+    "M5 Max": 614e9,
+}
+"""Published memory bandwidth in bytes per second, of the largest configuration of each chip."""
+
+_REFERENCE_CHIP: Final = "M5 Pro"
+_BANDWIDTH_SHARE: Final = 0.384
+"""Share of the bandwidth single-token matrix products reach: 33 ms for 3.89 GB on the M5 Pro."""
+
+_SYNC_S_PER_LAYER: Final = 0.69e-3
+"""Graph building, submission and the routing readback: 33 ms over 48 layers on the M5 Pro."""
+
+_CPU_FLOP_PER_S_PER_CORE: Final = 1.5e9
+"""MLX's own quantised products on a CPU: 3.1 GFLOP/s on two cores (mlx-cpu 0.32.4, x86-64)."""
+
+_PACKED_BYTES_PER_WEIGHT: Final = 0.5625
+
+_PROMPT_SHARE: Final = 0.097
+"""Compute of one prompt token against one reply token in large passes: 3.2 ms to 33 ms on the M5 Pro."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSpeed:
+    """Time of one token with every expert in a slot, without drafts.
+
+    Attributes:
+        compute_s: Matrix products.
+        sync_s: Graph building, submission and readbacks.
+        prompt_s: Compute of one prompt token in a large pass.
+        label: What the figure rests on.
+        evidence: ``measured`` here, ``fitted`` from reports, or ``assumed``.
+    """
+
+    compute_s: float
+    sync_s: float
+    prompt_s: float
+    label: str
+    evidence: Literal["measured", "fitted", "assumed"]
+
+    @property
+    def total_s(self) -> float:
+        """The whole time."""
+        return self.compute_s + self.sync_s
+
+
+def active_bytes(geometry: ModelGeometry) -> int:
+    """Return the weight bytes one token touches: shared weights, less the embedding table, and its experts."""
+    routed = geometry.layers * geometry.experts_per_token * geometry.record_bytes
+    embedding = round(geometry.vocabulary * geometry.hidden * _PACKED_BYTES_PER_WEIGHT)
+    return routed + max(0, geometry.shared_bytes - embedding)
+
+
+def apple_host(geometry: ModelGeometry, chip: str) -> HostSpeed:
+    """Return the speed of an Apple chip, the reference chip's when the name is unknown."""
+    known = chip in APPLE_MEMORY_BANDWIDTH
+    bandwidth = APPLE_MEMORY_BANDWIDTH[chip if known else _REFERENCE_CHIP]
+    compute_s = active_bytes(geometry) / (bandwidth * _BANDWIDTH_SHARE)
+    return HostSpeed(
+        compute_s=compute_s,
+        prompt_s=compute_s * _PROMPT_SHARE,
+        sync_s=geometry.layers * _SYNC_S_PER_LAYER,
+        label=f"{chip}: {bandwidth / 1e9:.0f} GB/s of memory bandwidth"
+        if known
+        else f"an {_REFERENCE_CHIP} is assumed",
+        evidence="fitted" if known else "assumed",
+    )
+
+
+def host_for(geometry: ModelGeometry, machine: Machine, *, chip: str | None, recorded_s: float | None) -> HostSpeed:
+    """Return the best figure there is for a machine.
+
+    Args:
+        geometry: The model.
+        machine: The machine.
+        chip: An Apple chip's name, such as ``M4 Pro``; None when unknown.
+        recorded_s: Seconds per token the engine measured here, if it did.
+    """
+    sync_s = geometry.layers * _SYNC_S_PER_LAYER
+    if recorded_s is not None:
+        compute_s = max(0.0, recorded_s - sync_s)
+        share = 1.0 if machine.kind in ("linux", "other") else _PROMPT_SHARE
+        return HostSpeed(
+            compute_s=compute_s,
+            prompt_s=compute_s * share,
+            sync_s=min(sync_s, recorded_s),
+            label="recorded by the engine on this machine",
+            evidence="measured",
+        )
+    if machine.kind == "macos":
+        return apple_host(geometry, chip or "unknown chip")
+    if machine.kind == "cuda":
+        return HostSpeed(
+            compute_s=0.0,
+            prompt_s=1e-3,
+            sync_s=sync_s,
+            label="an NVIDIA device limited by synchronisation is assumed",
+            evidence="assumed",
+        )
+    flops = 2 * active_bytes(geometry) / _PACKED_BYTES_PER_WEIGHT
+    compute_s = flops / (_CPU_FLOP_PER_S_PER_CORE * machine.cores)
+    return HostSpeed(
+        compute_s=compute_s,
+        prompt_s=compute_s,
+        sync_s=sync_s,
+        label=f"{machine.cores} CPU cores at MLX's own speed are assumed",
+        evidence="assumed",
+    )
+
+
+def detect_chip() -> str | None:
+    """Return this Mac's chip, such as ``M5 Pro``, or None elsewhere."""
+    if sys.platform != "darwin":
+        return None
+    try:
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r"Apple (M\d+(?: (?:Pro|Max|Ultra))?)", done.stdout)
+    return match[1] if match else None

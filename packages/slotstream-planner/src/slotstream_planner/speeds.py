@@ -1,0 +1,95 @@
+"""Put a plan, a disk, a host and a hit curve together into one speed report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from slotstream_planner.forecast import (
+    DecodeSetting,
+    DiskSpeed,
+    Forecast,
+    forecast_decode,
+    forecast_prefill,
+)
+from slotstream_planner.hitcurves import RecordedProfile, curve_for
+from slotstream_planner.hosts import host_for
+from slotstream_planner.planning import MemoryPlan
+from slotstream_planner.probing import DiskProbe
+
+__all__ = ["SpeedForecast", "forecast_plan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedForecast:
+    """What a plan's user will see.
+
+    Attributes:
+        decode: Warm reply speed.
+        prefill: Speed of reading a long prompt.
+        first_token_2000_s: Wait for the first token after a 2,000-token prompt.
+        full_window_s: Wait for the first token after a prompt that fills the window.
+    """
+
+    decode: Forecast
+    prefill: Forecast
+    first_token_2000_s: float
+    full_window_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the forecast, ready for ``json.dumps``."""
+        return {
+            "decode": self.decode.to_json(),
+            "prefill": self.prefill.to_json(),
+            "first_token_2000_s": self.first_token_2000_s,
+            "full_window_s": self.full_window_s,
+        }
+
+
+def forecast_plan(
+    plan: MemoryPlan,
+    disk: DiskSpeed | DiskProbe | None,
+    *,
+    chip: str | None = None,
+    profile: RecordedProfile | None = None,
+) -> SpeedForecast | None:
+    """Predict the speed of a plan.
+
+    Args:
+        plan: The plan.
+        disk: A measured or known disk; None for none.
+        chip: The Apple chip, when known.
+        profile: What the engine recorded of this model on this machine.
+
+    Returns:
+        The forecast, or None when neither a disk nor a recorded rate is known.
+    """
+    rate = _disk_speed(disk, profile)
+    if rate is None:
+        return None
+    geometry = plan.geometry
+    recorded_s = None if profile is None else profile.host_s_per_token
+    host = host_for(geometry, plan.machine, chip=chip, recorded_s=recorded_s)
+    curve = curve_for(geometry, profile)
+    share = plan.pool_slots / geometry.total_experts
+    setting = DecodeSetting(pool_share=share, drafts=plan.draft != "off", lookahead=plan.lookahead)
+    decode = forecast_decode(geometry, setting, disk=rate, host=host, curve=curve)
+    prefill = forecast_prefill(
+        geometry, pool_share=share, pass_tokens=plan.prefill_chunk, disk=rate, host=host, curve=curve
+    )
+    return SpeedForecast(
+        decode=decode,
+        prefill=prefill,
+        first_token_2000_s=2_000 / prefill.tok_s,
+        full_window_s=plan.window_tokens / prefill.tok_s,
+    )
+
+
+def _disk_speed(disk: DiskSpeed | DiskProbe | None, profile: RecordedProfile | None) -> DiskSpeed | None:
+    if profile is not None and profile.disk_bytes_per_s is not None:
+        return DiskSpeed(bytes_per_s=profile.disk_bytes_per_s, label="recorded by the engine on this machine")
+    if isinstance(disk, DiskProbe):
+        certainty = "cold" if disk.cold else "page cache asked to forget"
+        label = f"{disk.bytes_per_s / 1e9:.2f} GB/s measured on {disk.source}, {certainty}"
+        return DiskSpeed(bytes_per_s=disk.bytes_per_s, label=label)
+    return disk

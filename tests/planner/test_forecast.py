@@ -1,0 +1,175 @@
+"""Speeds are predicted from disk, host and hit curve, with a range that holds what people reported."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from slotstream_planner import ForecastError, Machine, PlanRequest, plan, published_geometry
+from slotstream_planner.forecast import DecodeSetting, DiskSpeed, forecast_decode
+from slotstream_planner.hitcurves import HitCurve, RecordedProfile, published_curve, read_profile, write_profile
+from slotstream_planner.hosts import apple_host, host_for
+from slotstream_planner.probing import probe_disk
+from slotstream_planner.reports import check_reports
+from slotstream_planner.speeds import forecast_plan
+from tests.planner.checkpoints import write_checkpoint
+
+GEOMETRY = published_geometry()
+PLAIN = DecodeSetting(pool_share=0.2, drafts=False, lookahead=False)
+
+
+def rate(disk_gb_s: float, *, share: float = 0.2, chip: str = "M5 Pro", drafts: bool = False) -> float:
+    setting = DecodeSetting(pool_share=share, drafts=drafts, lookahead=drafts)
+    disk = DiskSpeed(bytes_per_s=disk_gb_s * 1e9, label="given")
+    host = apple_host(GEOMETRY, chip)
+    return forecast_decode(GEOMETRY, setting, disk=disk, host=host, curve=published_curve()).tok_s
+
+
+def test_every_report_with_a_known_disk_is_predicted_within_range_but_one() -> None:
+    checked = [report for report in check_reports() if report.forecast is not None]
+    missed = [report.report.machine for report in checked if not report.within_range]
+    assert len(checked) == 19
+    assert missed == ["Mac mini M2 16 GB, prompt"]
+
+
+def test_what_was_not_reported_is_not_predicted() -> None:
+    assert all(report.forecast is None for report in check_reports() if report.report.disk_gb_s is None)
+
+
+@pytest.mark.parametrize(("share", "hit"), [(0.05, 0.559), (0.30, 0.899), (1.0, 0.947)])
+def test_the_published_curve_passes_through_its_points(share: float, hit: float) -> None:
+    assert published_curve().hit_rate(share) == pytest.approx(hit)
+
+
+def test_the_curve_rises_between_points_and_falls_below_the_first() -> None:
+    curve = published_curve()
+    rates = [curve.hit_rate(n / 1000) for n in range(1, 1001)]
+    assert rates == sorted(rates)
+    assert 0.5 < curve.hit_rate(0.041) < 0.559
+
+
+def test_a_faster_disk_a_larger_pool_and_a_faster_chip_each_help() -> None:
+    assert rate(1) < rate(3) < rate(12)
+    assert rate(3, share=0.05) < rate(3, share=0.2) < rate(3, share=1.0)
+    assert rate(12, chip="M2") < rate(12, chip="M4 Pro") < rate(12, chip="M5 Max")
+
+
+def test_a_slow_disk_limits_and_an_absent_one_does_not() -> None:
+    host = apple_host(GEOMETRY, "M5 Pro")
+    slow = forecast_decode(
+        GEOMETRY, PLAIN, disk=DiskSpeed(bytes_per_s=0.5e9, label=""), host=host, curve=published_curve()
+    )
+    assert slow.limiting == "disk"
+    resident = DecodeSetting(pool_share=1.0, drafts=False, lookahead=False)
+    whole = forecast_decode(
+        GEOMETRY, resident, disk=DiskSpeed(bytes_per_s=0.5e9, label=""), host=host, curve=published_curve()
+    )
+    assert whole.read_bytes == whole.disk_s == 0
+    assert whole.tok_s == pytest.approx(1 / host.total_s)
+    assert whole.limiting in ("host", "compute")
+
+
+def test_drafts_help_where_the_host_limits_and_hardly_where_the_disk_does() -> None:
+    assert rate(12.6, drafts=True) > 1.3 * rate(12.6)
+    assert rate(0.5, drafts=True) < 1.1 * rate(0.5)
+
+
+def test_an_assumed_host_widens_the_range() -> None:
+    known = apple_host(GEOMETRY, "M4 Pro")
+    unknown = apple_host(GEOMETRY, "M99")
+    disk = DiskSpeed(bytes_per_s=3e9, label="")
+    narrow = forecast_decode(GEOMETRY, PLAIN, disk=disk, host=known, curve=published_curve())
+    wide = forecast_decode(GEOMETRY, PLAIN, disk=disk, host=unknown, curve=published_curve())
+    assert wide.high_tok_s / wide.low_tok_s > narrow.high_tok_s / narrow.low_tok_s
+
+
+def test_a_linux_host_is_priced_by_its_cores_and_a_recording_replaces_the_guess() -> None:
+    def machine(cores: int) -> Machine:
+        return Machine(
+            kind="linux", ram_bytes=64 * 10**9, available_bytes=60 * 10**9, working_set_bytes=None, cores=cores
+        )
+
+    two = host_for(GEOMETRY, machine(2), chip=None, recorded_s=None)
+    sixteen = host_for(GEOMETRY, machine(16), chip=None, recorded_s=None)
+    assert two.compute_s == pytest.approx(8 * sixteen.compute_s)
+    assert two.evidence == "assumed"
+    recorded = host_for(GEOMETRY, machine(2), chip=None, recorded_s=0.5)
+    assert recorded.total_s == pytest.approx(0.5)
+    assert recorded.evidence == "measured"
+
+
+def test_without_any_disk_figure_nothing_is_predicted() -> None:
+    result = plan(GEOMETRY, Machine.simulated(ram_gb=48))
+    assert forecast_plan(result, None) is None
+
+
+def test_a_plan_is_forecast_with_its_waits() -> None:
+    result = plan(GEOMETRY, Machine.simulated(ram_gb=48), PlanRequest())
+    speed = forecast_plan(result, DiskSpeed(bytes_per_s=6e9, label="given"), chip="M4 Pro")
+    assert speed is not None
+    assert speed.decode.low_tok_s < speed.decode.tok_s < speed.decode.high_tok_s
+    assert speed.first_token_2000_s == pytest.approx(2000 / speed.prefill.tok_s)
+    assert speed.to_json()["decode"]["limiting"] in ("disk", "host", "compute")
+
+
+def test_a_profile_is_written_and_read_back(tmp_path: Path) -> None:
+    curve = HitCurve(points=((0.1, 0.4), (0.9, 0.9)), source="x")
+    profile = RecordedProfile(model="m", curve=curve, host_s_per_token=0.1, disk_bytes_per_s=2e9)
+    path = tmp_path / "profiles" / "m.json"
+    write_profile(profile, path)
+    again = read_profile(path)
+    assert again is not None
+    assert (again.model, again.curve.points, again.host_s_per_token) == ("m", curve.points, 0.1)
+    assert [entry.name for entry in path.parent.iterdir()] == ["m.json"]
+    assert read_profile(tmp_path / "absent.json") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not json",
+        "[]",
+        '{"version": 2}',
+        '{"version": 1, "model": "m", "hit_curve": [[0.1, 0.4]]}',
+        '{"version": 1, "model": "m", "hit_curve": [[0.5, 0.4], [0.1, 0.9]]}',
+        '{"version": 1, "model": "m", "hit_curve": [[0.1, 0.4], [1, 2]]}',
+        '{"version": 1, "model": "m", "hit_curve": [[0.1, 0.4], [1, 0.9]], "disk_bytes_per_s": -1}',
+        '{"version": 1, "model": "m", "hit_curve": [[0.1, 0.4], [1, NaN]]}',
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(text)
+    with pytest.raises(ForecastError):
+        read_profile(path)
+
+
+def test_a_disk_is_measured_with_a_temporary_file_that_is_removed(tmp_path: Path) -> None:
+    probe = probe_disk(
+        tmp_path / "models" / "absent",
+        record_bytes=100_000,
+        seconds=5,
+        limit_bytes=8_000_000,
+        temporary_bytes=4_000_000,
+    )
+    assert list(tmp_path.iterdir()) == []
+    assert probe.source == "a temporary file"
+    assert probe.record_bytes == 102_400
+    assert 0 < probe.read_bytes <= 8_000_000
+    assert math.isfinite(probe.bytes_per_s)
+
+
+def test_a_model_that_is_there_is_read_itself(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "small")
+    before = sorted(path.name for path in directory.iterdir())
+    probe = probe_disk(directory, record_bytes=65_536, seconds=5, limit_bytes=2_000_000, temporary_bytes=4_000_000)
+    assert probe.source == "the model's files"
+    assert probe.read_bytes == 30 * 65_536
+    assert sorted(path.name for path in directory.iterdir()) == before
+
+
+def test_a_probe_never_reads_more_than_two_gigabytes(tmp_path: Path) -> None:
+    probe = probe_disk(tmp_path, record_bytes=65_536, seconds=0.2, limit_bytes=10**15, temporary_bytes=1_000_000)
+    assert probe.read_bytes <= 2 * 10**9
