@@ -18,7 +18,7 @@ from slotstream_core.checkpoint.conversion import (
     convert_checkpoint,
 )
 from slotstream_core.checkpoint.floats import decode, encode
-from slotstream_core.checkpoint.headers import TensorInfo, read_header
+from slotstream_core.checkpoint.headers import TensorInfo, read_directory
 from slotstream_core.checkpoint.quantising import quantise_rows
 from slotstream_core.checkpoint.quantization import ModuleQuantization
 from slotstream_core.checkpoint.resumption import STATE_NAME
@@ -27,6 +27,7 @@ from slotstream_core.checkpoint.source import read_values
 from slotstream_core.checkpoint.storage import StorageOptions
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CheckpointDamaged, CheckpointError, CheckpointMissing, UnsupportedModel
+from slotstream_planner.headers import read_headers
 
 SMALL_SHARDS = 200_000
 LAYER = "language_model.model.layers.0"
@@ -59,7 +60,7 @@ def convert(
 
 
 def source_tensors(directory: Path) -> dict[str, TensorInfo]:
-    return {tensor.name: tensor for path in directory.glob("*.safetensors") for tensor in read_header(path)}
+    return read_directory(directory)
 
 
 def values_of(tensors: dict[str, TensorInfo], name: str) -> npt.NDArray[np.float32]:
@@ -69,7 +70,7 @@ def values_of(tensors: dict[str, TensorInfo], name: str) -> npt.NDArray[np.float
 
 def rewritten(directory: Path, changes: dict[str, tuple[str, npt.NDArray[np.generic]] | None]) -> None:
     """Rewrite model.safetensors with some tensors replaced, added, or (None) removed."""
-    tensors = {tensor.name: tensor for tensor in read_header(directory / "model.safetensors")}
+    tensors = {tensor.name: tensor for tensor in read_headers(directory / "model.safetensors")}
     data = {name: (t.dtype, read_values(t, 0, t.byte_count).reshape(t.shape)) for name, t in tensors.items()}
     for name, change in changes.items():
         data.pop(name, None)

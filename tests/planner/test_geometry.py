@@ -139,7 +139,7 @@ def test_a_truncated_shard_is_refused_with_its_byte_counts(tmp_path: Path) -> No
 def test_a_file_that_is_not_safetensors_is_refused(tmp_path: Path, content: bytes) -> None:
     directory = write_checkpoint(tmp_path)
     (directory / "model-00001.safetensors").write_bytes(content)
-    with pytest.raises(GeometryError, match="download it again"):
+    with pytest.raises(GeometryError, match="download or convert it again"):
         ModelGeometry.from_checkpoint(directory, compute="bf16")
 
 

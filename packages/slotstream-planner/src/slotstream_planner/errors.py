@@ -5,6 +5,7 @@
     PlannerError
     ├── InvalidRequest      a size, window or switch that cannot be meant, or two that conflict
     ├── GeometryError       a checkpoint directory that is missing, damaged or of an unknown kind
+    │   └── CheckpointUnreadable  a directory or file of it that does not exist or cannot be opened
     ├── MachineError        a sensor that cannot be read, or readings that contradict each other
     ├── ForecastError       a disk that cannot be measured
     └── InsufficientMemory  a valid request that does not fit; carries the numbers that would
@@ -15,6 +16,7 @@ Every message says what happened, the numbers, and what to change.
 from __future__ import annotations
 
 __all__ = [
+    "CheckpointUnreadable",
     "ForecastError",
     "GeometryError",
     "InsufficientMemory",
@@ -44,6 +46,12 @@ class GeometryError(PlannerError):
     """A checkpoint whose layout cannot be read or is not understood."""
 
     code = "geometry_error"
+
+
+class CheckpointUnreadable(GeometryError):
+    """A checkpoint's directory, or a file that should be in it, does not exist or cannot be opened."""
+
+    code = "checkpoint_unreadable"
 
 
 class MachineError(PlannerError):

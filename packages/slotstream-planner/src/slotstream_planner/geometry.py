@@ -147,7 +147,7 @@ class ModelGeometry:
         if not root.is_dir():
             raise GeometryError(f"{root} is not a directory; give the directory of a converted checkpoint")
         config = _Config(read_json(root / "config.json"), root / "config.json")
-        return _assemble(root, config, read_checkpoint_headers(root), compute)
+        return _assemble(root, config, list(read_checkpoint_headers(root).values()), compute)
 
 
 class _Config:
@@ -219,12 +219,12 @@ def _assemble(root: Path, config: _Config, tensors: list[TensorHeader], compute:
         experts_per_token=per_token,
         record_bytes=record_bytes,
         slot_bytes=slot_bytes,
-        shared_bytes=sum(t.size_bytes for t in groups["shared"]),
+        shared_bytes=sum(t.byte_count for t in groups["shared"]),
         shared_resident_bytes=_resident_bytes(groups["shared"], compute),
-        ngram_bytes=sum(t.size_bytes for t in groups["ngram"]),
-        draft_bytes=sum(t.size_bytes for t in groups["draft"]),
+        ngram_bytes=sum(t.byte_count for t in groups["ngram"]),
+        draft_bytes=sum(t.byte_count for t in groups["draft"]),
         draft_resident_bytes=_resident_bytes(groups["draft"], compute),
-        vision_bytes=sum(t.size_bytes for t in groups["vision"]),
+        vision_bytes=sum(t.byte_count for t in groups["vision"]),
         vision_resident_bytes=_resident_bytes(groups["vision"], compute),
         correction_bytes=correction.stat().st_size if correction.is_file() else 0,
         vocabulary=config.count("vocab_size"),
@@ -270,10 +270,10 @@ def _expert_bytes(
         for tensor in tensors:
             if not tensor.shape or tensor.shape[0] != experts:
                 raise GeometryError(
-                    f"{tensor.name} in {tensor.file} has shape {list(tensor.shape)}; config.json says its first "
+                    f"{tensor.name} in {tensor.path} has shape {list(tensor.shape)}; config.json says its first "
                     f"dimension is {experts} experts"
                 )
-        record = sum(t.size_bytes for t in tensors) // experts
+        record = sum(t.byte_count for t in tensors) // experts
         sizes.setdefault((record, _resident_bytes(tensors, compute) // experts), layer)
     if len(sizes) > 1:
         listed = ", ".join(f"{record} bytes in {layer}" for (record, _), layer in sizes.items())

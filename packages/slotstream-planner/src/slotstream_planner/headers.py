@@ -1,21 +1,34 @@
-"""Read what a safetensors file contains from its header alone.
+"""What a checkpoint's safetensors files contain, read from their headers alone.
 
-The header is an 8-byte little-endian length and that many bytes of JSON; tensor data follows. Nothing
-past the header is read, so a 10 GB shard costs a few hundred kilobytes of reading.
+Format: an 8-byte little-endian header length, that many bytes of JSON (`name -> {dtype, shape, data_offsets}` and an
+optional `__metadata__`), then the tensor data without gaps.  Nothing past the header is read, so a 10 GB shard costs a
+few hundred kilobytes of reading.
 """
 
-from __future__ import annotations
-
 import json
+import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
-from slotstream_planner.errors import GeometryError
+from slotstream_planner.errors import CheckpointUnreadable, GeometryError
 
-__all__ = ["DTYPE_BYTES", "TensorHeader", "read_checkpoint_headers", "read_headers"]
+__all__ = [
+    "DRAFT_NAME",
+    "DTYPE_BYTES",
+    "INDEX_NAME",
+    "TensorHeader",
+    "read_checkpoint_headers",
+    "read_headers",
+    "read_json",
+]
 
-DTYPE_BYTES: Final[dict[str, int]] = {
+INDEX_NAME: Final = "model.safetensors.index.json"
+DRAFT_NAME: Final = "mtp.safetensors"
+
+DTYPE_BYTES: Final[Mapping[str, int]] = {
     "BOOL": 1,
     "U8": 1,
     "I8": 1,
@@ -32,153 +45,214 @@ DTYPE_BYTES: Final[dict[str, int]] = {
     "I64": 8,
     "F64": 8,
 }
+"""Bytes of one element of each safetensors type."""
 
-_MAX_HEADER_BYTES: Final = 100_000_000
-_INDEX_NAME: Final = "model.safetensors.index.json"
-_DRAFT_NAME: Final = "mtp.safetensors"
+MAX_HEADER_BYTES: Final = 100_000_000
+_MAX_DIMENSION: Final = 2**48
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorHeader:
-    """One tensor as its file's header declares it.
+    """One stored tensor.
 
     Attributes:
-        name: The tensor's name in the checkpoint.
-        dtype: Its safetensors type name, for example ``"BF16"``.
-        shape: Its dimensions.
-        size_bytes: Its length in the file.
-        file: The file that holds it.
+        name: Its name in the checkpoint.
+        dtype: Its safetensors type, a key of `DTYPE_BYTES`.
+        shape: Its dimensions, slowest first.
+        path: The file that holds it.
+        offset: First byte of its data in the file.
+        byte_count: Bytes of its data.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    size_bytes: int
-    file: Path
+    path: Path
+    offset: int
+    byte_count: int
 
     @property
     def elements(self) -> int:
         """The number of stored elements."""
-        return self.size_bytes // DTYPE_BYTES[self.dtype]
+        return self.byte_count // DTYPE_BYTES[self.dtype]
 
 
-def read_checkpoint_headers(directory: Path) -> list[TensorHeader]:
-    """Return every tensor of a checkpoint directory.
-
-    The shards are those the index names, or every ``*.safetensors`` file when there is no index; the
-    draft head's own file is added when it is present.
+def read_headers(path: Path) -> list[TensorHeader]:
+    """Return the tensors of one file, in the order of their data, checked against the file's length.
 
     Raises:
-        GeometryError: A file is missing, truncated, unreadable or malformed.
+        CheckpointUnreadable: The file does not exist or cannot be opened.
+        GeometryError: The file is truncated, or its header is malformed or contradicts itself.
     """
-    files = _shard_files(directory)
-    draft = directory / _DRAFT_NAME
-    if draft.is_file() and draft not in files:
-        files.append(draft)
-    tensors: list[TensorHeader] = []
-    seen: dict[str, Path] = {}
-    for file in files:
-        for tensor in read_headers(file):
-            if tensor.name in seen:
-                raise GeometryError(
-                    f"{tensor.name} is in both {seen[tensor.name].name} and {file.name} of {directory}; "
-                    "remove the file that does not belong to this checkpoint"
-                )
-            seen[tensor.name] = file
-            tensors.append(tensor)
+    try:
+        with path.open("rb") as stream:
+            file_bytes = os.fstat(stream.fileno()).st_size
+            prefix = stream.read(8)
+            header_bytes = int.from_bytes(prefix, "little")
+            _check_header_length(path, file_bytes, len(prefix), header_bytes)
+            raw = stream.read(header_bytes)
+    except OSError as error:
+        raise CheckpointUnreadable(f"{path} cannot be read: {error.strerror}") from error
+    data_start = 8 + header_bytes
+    tensors = [
+        _parse_entry(path, name, entry, data_start)
+        for name, entry in _parse_json(path, raw).items()
+        if name != "__metadata__"
+    ]
+    tensors.sort(key=lambda tensor: (tensor.offset, tensor.byte_count))
+    _check_extents(path, tensors, data_start, file_bytes)
     return tensors
 
 
-def _shard_files(directory: Path) -> list[Path]:
-    index = directory / _INDEX_NAME
-    if not index.is_file():
-        files = sorted(directory.glob("*.safetensors"))
-        if not files:
-            raise GeometryError(f"{directory} holds no .safetensors file; give the directory of a converted checkpoint")
-        return files
-    document = read_json(index)
-    weight_map = document.get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
-        raise GeometryError(f"{index} has no usable weight_map; download that file again")
-    files = [directory / name for name in sorted(set(weight_map.values()))]
-    for file in files:
-        if not file.is_file():
+def _check_header_length(path: Path, file_bytes: int, prefix_bytes: int, header_bytes: int) -> None:
+    if prefix_bytes < 8:
+        raise GeometryError(
+            f"{path} is {file_bytes:,} bytes long; a safetensors file starts with an 8-byte header length; "
+            "download or convert it again"
+        )
+    if header_bytes > min(file_bytes - 8, MAX_HEADER_BYTES):
+        raise GeometryError(
+            f"{path} announces a header of {header_bytes:,} bytes and is {file_bytes:,} bytes long; it is truncated or "
+            "not a safetensors file; download or convert it again"
+        )
+
+
+def _parse_json(path: Path, raw: bytes) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entries = dict(pairs)
+        if len(entries) != len(pairs):
+            names = [name for name, _ in pairs]
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise GeometryError(f"the header of {path} names {repeated} twice")
+        return entries
+
+    try:
+        header = json.loads(raw, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise GeometryError(
+            f"the header of {path} ({len(raw):,} bytes) is not valid JSON: {error}; download or convert it again"
+        ) from error
+    if not isinstance(header, dict):
+        raise GeometryError(f"the header of {path} is {type(header).__name__} where a JSON object belongs")
+    return header
+
+
+def _parse_entry(path: Path, name: str, entry: object, data_start: int) -> TensorHeader:
+    fields = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
+    if not isinstance(dtype, str) or not _is_sizes(shape) or not _is_sizes(offsets) or len(offsets) != 2:
+        raise GeometryError(f"{name} in {path} has a malformed header entry: {str(entry)[:200]}")
+    if dtype not in DTYPE_BYTES:
+        raise GeometryError(f"{name} in {path} has the type {dtype}; known are {', '.join(DTYPE_BYTES)}")
+    begin, end = offsets
+    needed_bytes = DTYPE_BYTES[dtype] * math.prod(shape)
+    if end - begin != needed_bytes:
+        raise GeometryError(
+            f"{name} in {path} spans {end - begin:,} bytes; {dtype} {list(shape)} needs {needed_bytes:,}"
+        )
+    return TensorHeader(
+        name=name, dtype=dtype, shape=tuple(shape), path=path, offset=data_start + begin, byte_count=needed_bytes
+    )
+
+
+def _is_sizes(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < _MAX_DIMENSION for item in value)
+
+
+def _check_extents(path: Path, tensors: list[TensorHeader], data_start: int, file_bytes: int) -> None:
+    position = data_start
+    for before, tensor in zip([None, *tensors], tensors, strict=False):
+        if tensor.offset < position and before is not None:
             raise GeometryError(
-                f"{index.name} names {file.name}, which is not in {directory}; download that shard again"
+                f"{tensor.name} in {path} starts at byte {tensor.offset:,}, inside {before.name}, which ends at byte "
+                f"{position:,}"
             )
-    return files
+        if tensor.offset > position:
+            raise GeometryError(
+                f"{path} has {tensor.offset - position:,} bytes that belong to no tensor before {tensor.name}"
+            )
+        position = tensor.offset + tensor.byte_count
+        if position > file_bytes:
+            raise GeometryError(
+                f"{path} is truncated: {tensor.name} ends at byte {position:,} and the file is {file_bytes:,} bytes "
+                "long; download or convert it again"
+            )
+    if position != file_bytes:
+        raise GeometryError(
+            f"{path} is {file_bytes:,} bytes long and its tensors end at byte {position:,}; the header does not belong "
+            "to this file"
+        )
+
+
+def read_checkpoint_headers(directory: Path) -> dict[str, TensorHeader]:
+    """Return every tensor of a checkpoint directory by name.
+
+    The files are those that the index names, or all `*.safetensors` when there is no index, and the draft head's own
+    `mtp.safetensors` when it is there.
+
+    Raises:
+        CheckpointUnreadable: No such directory, no safetensors file in it, or a file that cannot be opened.
+        GeometryError: A file is truncated or malformed, or the index and the files disagree.
+    """
+    if not directory.is_dir():
+        raise CheckpointUnreadable(f"{directory} is not a directory; give the directory of a checkpoint")
+    index = directory / INDEX_NAME
+    placed = _read_index(index) if index.exists() else {}
+    names = sorted(set(placed.values())) or sorted(path.name for path in directory.glob("*.safetensors"))
+    if not names:
+        raise CheckpointUnreadable(f"{directory} holds no .safetensors file; give the directory of a checkpoint")
+    if DRAFT_NAME not in names and (directory / DRAFT_NAME).exists():
+        names.append(DRAFT_NAME)
+    tensors: dict[str, TensorHeader] = {}
+    for name in names:
+        if not (directory / name).exists():
+            raise CheckpointUnreadable(
+                f"{index.name} names {name}, which is not in {directory}; download or convert that file again"
+            )
+        for tensor in read_headers(directory / name):
+            if tensor.name in tensors:
+                other = tensors[tensor.name].path.name
+                raise GeometryError(
+                    f"{tensor.name} is in both {other} and {name} of {directory}; remove the file that does not belong"
+                )
+            tensors[tensor.name] = tensor
+    _check_index(directory, placed, tensors)
+    return tensors
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    placed = read_json(path).get("weight_map")
+    if not isinstance(placed, dict) or not placed:
+        raise GeometryError(f"{path} has no weight_map; download or convert it again")
+    for tensor, name in placed.items():
+        if not isinstance(name, str) or Path(name).name != name or not name:
+            raise GeometryError(f"{path} places {tensor} in {name!r}, which is not the name of a file beside it")
+    return placed
+
+
+def _check_index(directory: Path, placed: dict[str, str], tensors: dict[str, TensorHeader]) -> None:
+    for name, file_name in placed.items():
+        found = tensors.get(name)
+        if found is None or found.path.name != file_name:
+            where = "is in no file" if found is None else f"is in {found.path.name}"
+            raise GeometryError(f"{INDEX_NAME} of {directory} places {name} in {file_name}, but it {where}")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object file.
+    """Return a JSON file that holds an object.
 
     Raises:
-        GeometryError: The file is missing, unreadable or not a JSON object.
+        CheckpointUnreadable: No such file, or it cannot be opened.
+        GeometryError: Not JSON, or not an object.
     """
     try:
-        document = json.loads(path.read_bytes())
+        raw = path.read_bytes()
     except OSError as error:
-        raise GeometryError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise GeometryError(f"{path} is not valid JSON: {error}") from error
+        raise CheckpointUnreadable(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise GeometryError(f"{path} ({len(raw)} bytes) is not valid JSON: {error}") from error
     if not isinstance(document, dict):
         raise GeometryError(f"{path} holds {type(document).__name__} where a JSON object belongs")
     return document
-
-
-def read_headers(file: Path) -> list[TensorHeader]:
-    """Return the tensors one safetensors file declares, checked against the file's length.
-
-    Raises:
-        GeometryError: The file is truncated or its header is malformed.
-    """
-    try:
-        total_bytes = file.stat().st_size
-        with file.open("rb") as stream:
-            prefix = stream.read(8)
-            header_bytes = int.from_bytes(prefix, "little")
-            if len(prefix) < 8 or header_bytes > min(total_bytes - 8, _MAX_HEADER_BYTES):
-                raise GeometryError(
-                    f"{file} is truncated or not a safetensors file: it is {total_bytes} bytes long and "
-                    f"announces a header of {header_bytes} bytes; download it again"
-                )
-            raw = stream.read(header_bytes)
-    except OSError as error:
-        raise GeometryError(f"cannot read {file}: {error.strerror}") from error
-    try:
-        header = json.loads(raw)
-    except ValueError as error:
-        raise GeometryError(f"the header of {file} is not valid JSON: {error}; download it again") from error
-    if not isinstance(header, dict):
-        raise GeometryError(f"the header of {file} is not a JSON object; download it again")
-    data_bytes = total_bytes - 8 - header_bytes
-    return [_tensor(file, name, entry, data_bytes) for name, entry in header.items() if name != "__metadata__"]
-
-
-def _tensor(file: Path, name: str, entry: object, data_bytes: int) -> TensorHeader:
-    fields = entry if isinstance(entry, dict) else {}
-    dtype = fields.get("dtype")
-    shape, offsets = _sizes(fields.get("shape")), _sizes(fields.get("data_offsets"))
-    if not isinstance(dtype, str) or shape is None or offsets is None or len(offsets) != 2:
-        raise GeometryError(f"{name} in {file} has a malformed header entry; download the file again")
-    if dtype not in DTYPE_BYTES:
-        raise GeometryError(f"{name} in {file} has the unknown type {dtype}; known are {', '.join(DTYPE_BYTES)}")
-    expected_bytes = DTYPE_BYTES[dtype]
-    for size in shape:
-        expected_bytes *= size
-    begin, end = offsets
-    if end - begin != expected_bytes:
-        raise GeometryError(f"{name} in {file} spans {end - begin} bytes where {dtype} {shape} needs {expected_bytes}")
-    if end > data_bytes:
-        raise GeometryError(
-            f"{file} is truncated: {name} ends at byte {end} of the tensor data but the file has "
-            f"{data_bytes} bytes of it; download it again"
-        )
-    return TensorHeader(name=name, dtype=dtype, shape=tuple(shape), size_bytes=expected_bytes, file=file)
-
-
-def _sizes(value: object) -> list[int] | None:
-    """Return a list of non-negative 63-bit integers, or None when the value is anything else."""
-    if not isinstance(value, list) or not all(type(v) is int and 0 <= v < 2**63 for v in value):
-        return None
-    return value

@@ -5,14 +5,14 @@ attention called `indexed_attention`) and the published MLX one (`full_attention
 A setting whose value would change the arithmetic in a way this version does not implement is refused by name.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from slotstream_core.checkpoint.headers import read_json_object
 from slotstream_core.checkpoint.settings import Settings
-from slotstream_core.errors import CheckpointDamaged, CheckpointMissing, UnsupportedModel
+from slotstream_core.errors import CheckpointDamaged, UnsupportedModel
 
 LayerKind = Literal["linear_attention", "full_attention"]
 GateActivation = Literal["sigmoid", "silu"]
@@ -173,26 +173,6 @@ class Qwen4ExpConfig:
         )
         _check_consistency(config, origin)
         return config
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Return a JSON file that holds an object.
-
-    Raises:
-        CheckpointMissing: No such file, or it cannot be opened.
-        CheckpointDamaged: Not JSON, or not an object.
-    """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise CheckpointMissing(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        document = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointDamaged(f"{path} ({len(raw)} bytes) is not valid JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise CheckpointDamaged(f"{path} holds {type(document).__name__} where a JSON object belongs")
-    return document
 
 
 def _attention_settings(settings: Settings) -> dict[str, Any]:

@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.checkpoint.directory import CONFIG_NAME, DRAFT_NAME, read_directory
 from slotstream_core.checkpoint.floats import encode
-from slotstream_core.checkpoint.headers import DTYPE_BYTES
+from slotstream_core.checkpoint.headers import CONFIG_NAME, DRAFT_NAME, DTYPE_BYTES, read_directory
 from slotstream_core.checkpoint.quantising import quantise_rows
 from slotstream_core.checkpoint.quantization import ModuleQuantization, Quantization
 from slotstream_core.checkpoint.resumption import ConversionState, fingerprint

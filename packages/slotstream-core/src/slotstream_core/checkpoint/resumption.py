@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from slotstream_core.checkpoint.config import read_json_object
-from slotstream_core.checkpoint.directory import CONFIG_NAME
+from slotstream_core.checkpoint.headers import CONFIG_NAME, read_json_object
 from slotstream_core.checkpoint.shards import PARTIAL_SUFFIX, Shard, file_digest, write_json
 from slotstream_core.errors import CheckpointDamaged, CheckpointError
 

@@ -14,8 +14,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.checkpoint.directory import INDEX_NAME
-from slotstream_core.checkpoint.headers import DTYPE_BYTES
+from slotstream_core.checkpoint.headers import DTYPE_BYTES, INDEX_NAME
 from slotstream_core.errors import CheckpointError
 
 PARTIAL_SUFFIX: Final = ".partial"

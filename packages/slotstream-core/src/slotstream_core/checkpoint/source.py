@@ -10,10 +10,9 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.checkpoint.config import Qwen4ExpConfig, read_json_object
-from slotstream_core.checkpoint.directory import CONFIG_NAME, read_directory
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.floats import STORAGE_TYPES, decode, first_not_finite
-from slotstream_core.checkpoint.headers import DTYPE_BYTES, TensorInfo
+from slotstream_core.checkpoint.headers import CONFIG_NAME, DTYPE_BYTES, TensorInfo, read_directory, read_json_object
 from slotstream_core.checkpoint.huggingface import (
     SOURCE_VISION_PREFIX,
     TEXT_PREFIXES,

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.checkpoint.directory import CONFIG_NAME, DRAFT_NAME
 from slotstream_core.checkpoint.floats import encode
+from slotstream_core.checkpoint.headers import CONFIG_NAME, DRAFT_NAME
 from slotstream_core.checkpoint.huggingface import SOURCE_VISION_PREFIX, TEXT_PREFIXES, projection, source_module
 from slotstream_core.checkpoint.ngram_tables import derive_ngram_tables
 from slotstream_core.checkpoint.quantization import ModuleQuantization

@@ -11,10 +11,9 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.checkpoint.config import Qwen4ExpConfig, read_json_object
-from slotstream_core.checkpoint.directory import CONFIG_NAME, read_directory
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.floats import STORAGE_TYPES, first_not_finite
-from slotstream_core.checkpoint.headers import TensorInfo
+from slotstream_core.checkpoint.headers import CONFIG_NAME, TensorInfo, read_directory, read_json_object
 from slotstream_core.checkpoint.quantization import ModuleQuantization, Quantization
 from slotstream_core.checkpoint.schema import DRAFT
 from slotstream_core.checkpoint.validation import check_tensors

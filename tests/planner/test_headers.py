@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slotstream_core.checkpoint.headers import read_header
-from slotstream_core.errors import CheckpointDamaged, CheckpointMissing
+from slotstream_planner.errors import CheckpointUnreadable, GeometryError
+from slotstream_planner.headers import read_headers
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 json_values = st.recursive(
@@ -36,8 +36,8 @@ def refused_or_consistent(path: Path) -> None:
     message = str(path)
     tensors = []
     try:
-        tensors = read_header(path)
-    except CheckpointDamaged as error:
+        tensors = read_headers(path)
+    except GeometryError as error:
         message = str(error)
     assert str(path) in message
     assert sum(tensor.byte_count for tensor in tensors) < max(1, path.stat().st_size)
@@ -62,8 +62,8 @@ def test_arbitrary_headers_are_refused_or_lie_without_gaps(tmp_path: Path, heade
 def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
     entry = '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
     path = write(tmp_path / "x.safetensors", f'{{"a":{entry},"a":{entry}}}'.encode(), b"1")
-    with pytest.raises(CheckpointDamaged, match="names a twice"):
-        read_header(path)
+    with pytest.raises(GeometryError, match="names a twice"):
+        read_headers(path)
 
 
 def test_a_gap_between_tensors_is_refused(tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_a_gap_between_tensors_is_refused(tmp_path: Path) -> None:
         "b": {"dtype": "U8", "shape": [1], "data_offsets": [3, 4]},
     }
     path = write(tmp_path / "x.safetensors", json.dumps(header).encode(), b"1234")
-    with pytest.raises(CheckpointDamaged, match="has 2 bytes that belong to no tensor before b"):
-        read_header(path)
+    with pytest.raises(GeometryError, match="has 2 bytes that belong to no tensor before b"):
+        read_headers(path)
 
 
 def test_a_directory_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointMissing, match="Is a directory"):
-        read_header(tmp_path)
+    with pytest.raises(CheckpointUnreadable, match="Is a directory"):
+        read_headers(tmp_path)
