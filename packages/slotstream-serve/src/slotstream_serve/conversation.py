@@ -80,6 +80,8 @@ class GenerationRequest:
             between 256 and 8,192).
         stop: Texts that end the answer.
         window_limit: A smaller window the client asked for (`num_ctx`), in tokens.
+        malformed_calls: What a call that breaks the grammar or names no declared function does: fail the reply, or
+            appear in it as text.  At the end of the output budget an unfinished call is dropped either way.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -94,3 +96,4 @@ class GenerationRequest:
     default_output_tokens: int | None = None
     stop: tuple[str, ...] = ()
     window_limit: int | None = None
+    malformed_calls: Literal["fail", "text"] = "fail"

@@ -4,6 +4,10 @@
                                                                                                     | ReplyFailed
 
 `ReplyFailed` may come at any point, also first.  Exactly one of the two last events ends a reply.
+
+A `ToolCallStarted` without its `ToolCallFinished` before `ReplyFinished` is a call that the output budget cut off (or,
+with `malformed_calls="text"`, one that turned out to be none): it must not be delivered as a call.  A dialect that
+streams arguments and has already shown such a call must not end the reply with a reason that invites executing it.
 """
 
 from dataclasses import dataclass

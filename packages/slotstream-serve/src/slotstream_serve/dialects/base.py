@@ -5,9 +5,9 @@ no I/O, keeps no state between requests, and never sees the engine.  Time and id
 can be tested.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from slotstream_serve.conversation import GenerationRequest
 from slotstream_serve.errors import Failure
@@ -118,12 +118,45 @@ class ParsedRequest:
         stream: Whether the client wants frames.
         encoder: Encodes the reply.
         immediate: An answer that needs no generation (such as Ollama's load request).
+        ignored_fields: Top-level fields that were not understood and had no effect; the reply names them in the
+            `X-Slotstream-Ignored-Fields` header and the server logs each name once.
     """
 
     generation: GenerationRequest | None
     stream: bool
     encoder: ReplyEncoder
     immediate: JsonObject | None = None
+    ignored_fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An answer that needed no generation.
+
+    Attributes:
+        body: A JSON value.
+        status: HTTP status.
+        headers: Response headers besides the content type.
+    """
+
+    body: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoRoute:
+    """A route that is answered from the request and the model's facts alone, while generations run.
+
+    Attributes:
+        method: HTTP method; `GET` also answers `HEAD`.
+        path: Exact path, or with `{name}` for one segment of any text.
+        answer: Pure: the request's body (empty object for GET and DELETE) and context to the answer; raises `Refused`.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    answer: Callable[[JsonObject, RequestContext], Answer]
 
 
 class Dialect(Protocol):
@@ -144,3 +177,28 @@ class Dialect(Protocol):
 
     def error_body(self, failure: Failure) -> JsonObject:
         """Return the body of a refusal or failure answered before a stream has begun."""
+
+
+@runtime_checkable
+class AnswersInfo(Protocol):
+    """A dialect that also has routes without generation: model lists, refusals of what is not supported."""
+
+    info_routes: Sequence[InfoRoute]
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A dialect that can count a request's prompt tokens without generating."""
+
+    count_paths: Sequence[str]
+    """POST paths that count."""
+
+    def parse_count(self, body: JsonObject, context: RequestContext) -> ParsedRequest:
+        """Understand a request whose prompt is to be counted; `stream` and the encoder are not used.
+
+        Raises:
+            Refused: The body is wrong.
+        """
+
+    def count_body(self, prompt_tokens: int) -> JsonObject:
+        """Return the answer for a prompt of this many tokens."""
