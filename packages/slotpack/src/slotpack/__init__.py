@@ -1,3 +1,7 @@
-"""slotpack."""
+"""Lossless, verified, resumable model packages: the codec, the packer and the downloader."""
 
-__all__: list[str] = []
+from slotpack.codec import decode, encode
+from slotpack.errors import SlotpackError
+from slotpack.frames import Kind
+
+__all__ = ["Kind", "SlotpackError", "decode", "encode"]
