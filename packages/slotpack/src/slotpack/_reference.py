@@ -267,8 +267,7 @@ def _write_quantised(raw: bytes, header: FrameHeader) -> bytes:
     scales, biases = metadata[: header.group_count], metadata[header.group_count :]
     centers = [find_center(scale, bias) for scale, bias in zip(scales, biases, strict=True)]
     residuals = [
-        zigzag(bias - predict_bias(scale, center))
-        for scale, bias, center in zip(scales, biases, centers, strict=True)
+        zigzag(bias - predict_bias(scale, center)) for scale, bias, center in zip(scales, biases, centers, strict=True)
     ]
     keys = [context_key(scale, center) for scale, center in zip(scales, centers, strict=True)]
     nibbles = [nibble for byte in weights for nibble in (byte & 15, byte >> 4)]

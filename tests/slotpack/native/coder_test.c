@@ -1,0 +1,124 @@
+/* The C coder's own test, without Python: built by test_native.py with -fsanitize=address,undefined.
+ *
+ * Every input lives in an allocation of exactly its size, so an over-read or over-write by one byte is caught.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frame.h"
+
+static uint64_t random_state = 0x243f6a8885a308d3u;
+
+static uint32_t random_u32(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)(random_state >> 32);
+}
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "failed: %s\n", what);
+    exit(1);
+}
+
+static uint8_t *exact_copy(const uint8_t *bytes, size_t count)
+{
+    uint8_t *copy = malloc(count ? count : 1);
+    if (copy == NULL)
+        fail("out of memory");
+    memcpy(copy, bytes, count);
+    return copy;
+}
+
+/* Decodes from an exact allocation into an exact allocation; returns the code, frees everything. */
+static int try_decode(const uint8_t *frame, size_t frame_bytes, const uint8_t *expected)
+{
+    uint8_t *input = exact_copy(frame, frame_bytes);
+    slotpack_header header;
+    int code = slotpack_read_header(input, frame_bytes, &header);
+    if (code == SLOTPACK_OK) {
+        uint8_t *raw = malloc(header.raw_bytes);
+        code = slotpack_decode(input, frame_bytes, &header, raw);
+        if (code == SLOTPACK_OK && expected && memcmp(raw, expected, header.raw_bytes) != 0)
+            fail("decoded bytes differ");
+        free(raw);
+    }
+    free(input);
+    return code;
+}
+
+static void fill(uint8_t *raw, const slotpack_header *header, int flavour)
+{
+    for (uint32_t i = 0; i < header->raw_bytes; i++)
+        raw[i] = flavour == 0 ? 7 : flavour == 1 ? (uint8_t)(random_u32() & random_u32() & 63) : (uint8_t)random_u32();
+    if (header->kind == 3 && flavour < 2)
+        for (uint32_t i = header->weight_bytes; i + 1 < header->raw_bytes; i += 2) {
+            const int is_bias = i >= header->weight_bytes + 2 * (2 * header->weight_bytes / header->group_size);
+            const uint32_t bits = (is_bias ? 0xbda0u : 0x3c20u) + (flavour ? random_u32() % 24 : 0);
+            raw[i] = (uint8_t)bits;
+            raw[i + 1] = (uint8_t)(bits >> 8);
+        }
+}
+
+static void round_trip_and_mutate(slotpack_header header, int flavour)
+{
+    uint8_t *raw = malloc(header.raw_bytes);
+    const size_t capacity = 4 * (size_t)header.raw_bytes + 2048 * 40 + 65536 * 8;
+    uint8_t *frame = malloc(SLOTPACK_HEADER_BYTES + capacity);
+    size_t payload_bytes = 0;
+    fill(raw, &header, flavour);
+    slotpack_write_header(frame, &header);
+    if (slotpack_encode_payload(raw, &header, frame + SLOTPACK_HEADER_BYTES, capacity, &payload_bytes) != SLOTPACK_OK)
+        fail("encode");
+    const size_t frame_bytes = SLOTPACK_HEADER_BYTES + payload_bytes;
+    if (try_decode(frame, frame_bytes, raw) != SLOTPACK_OK)
+        fail("decode");
+    /* A capacity that is too small is reported, and nothing is written beyond it. */
+    for (size_t room = 0; room < payload_bytes; room += 1 + payload_bytes / 5) {
+        uint8_t *tight = malloc(room ? room : 1);
+        size_t ignored;
+        if (slotpack_encode_payload(raw, &header, tight, room, &ignored) != SLOTPACK_NOT_SMALLER)
+            fail("a full buffer was not reported");
+        free(tight);
+    }
+    for (int round = 0; round < 40; round++) {
+        const size_t where = random_u32() % frame_bytes;
+        const uint8_t before = frame[where];
+        frame[where] = (uint8_t)random_u32();
+        try_decode(frame, round & 1 ? frame_bytes : where, NULL);
+        frame[where] = before;
+    }
+    free(raw);
+    free(frame);
+}
+
+static void check_bf16_bounds(void)
+{
+    for (uint32_t scale = 0; scale < 65536; scale++)
+        for (uint32_t center = 0; center < 256; center += 51)
+            if (slotpack_predict_bias(scale, center) > 0xffff)
+                fail("a prediction above 16 bits");
+    for (int i = 0; i < 200000; i++)
+        if (slotpack_find_center(random_u32() & 0xffff, random_u32() & 0xffff) > 255)
+            fail("a center above 255");
+}
+
+int main(void)
+{
+    check_bf16_bounds();
+    for (int flavour = 0; flavour < 3; flavour++) {
+        for (uint32_t size = 1; size < 5000; size += size / 2 + 1) {
+            round_trip_and_mutate((slotpack_header){size, 1, 0, 0}, flavour);
+            round_trip_and_mutate((slotpack_header){2 * size, 2, 0, 0}, flavour);
+        }
+        for (uint32_t groups = 1; groups < 400; groups = groups * 3 + 1) {
+            round_trip_and_mutate((slotpack_header){20 * groups, 3, 16 * groups, 32}, flavour);
+            round_trip_and_mutate((slotpack_header){36 * groups, 3, 32 * groups, 64}, flavour);
+        }
+    }
+    puts("coder_test: ok");
+    return 0;
+}

@@ -1,0 +1,55 @@
+"""The C coder's own test and the golden files, under the address and undefined-behaviour sanitizers."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CSRC = ROOT / "packages" / "slotpack" / "csrc"
+NATIVE = pathlib.Path(__file__).parent / "native"
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+
+
+def build(source: pathlib.Path, target: pathlib.Path, *flags: str) -> None:
+    if COMPILER is None:
+        pytest.skip("no C compiler here")
+    sources = [str(source), str(CSRC / "frame.c"), str(CSRC / "encode.c")]
+    command = [COMPILER, "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", *flags, f"-I{CSRC}", *sources]
+    subprocess.run([*command, "-o", str(target)], check=True)
+
+
+def run(program: pathlib.Path, *arguments: str) -> str:
+    # Leak detection traces the process, which containers often forbid.
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_c_coder_passes_its_own_test_under_sanitizers(tmp_path: pathlib.Path) -> None:
+    build(NATIVE / "coder_test.c", tmp_path / "coder_test", *SANITIZE)
+    assert "ok" in run(tmp_path / "coder_test")
+
+
+def test_golden_files_replay_through_the_fuzz_target_under_sanitizers(tmp_path: pathlib.Path) -> None:
+    build(NATIVE / "fuzz_decode.c", tmp_path / "replay", "-DREPLAY", *SANITIZE)
+    files = sorted(str(path) for path in (NATIVE.parent / "golden").glob("*.bin"))
+    assert f"replayed {len(files)} files" in run(tmp_path / "replay", *files)
+
+
+def test_the_coder_needs_no_python_header() -> None:
+    for name in ("rans.h", "frame.h", "frame.c", "encode.c"):
+        assert "#include <Python.h>" not in (CSRC / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_whole_folder_passes_on_the_python_reference() -> None:
+    environment = {**os.environ, "SLOTPACK_PURE_PYTHON": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", str(pathlib.Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-3000:]
