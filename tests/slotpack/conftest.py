@@ -1,8 +1,37 @@
 """Both coders, for the tests of the format."""
 
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+
 import pytest
 
 from slotpack.codec import Coder, NativeCoder, ReferenceCoder, choose_coder
+from tests.slotpack.models import Packaged, described, write_package
+
+MEMORY = pathlib.Path("/dev/shm")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[pathlib.Path]:
+    """Return a directory in memory where there is one: every object is synced, and disks take their time for that."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="slotpack-") as name:
+        yield pathlib.Path(name)
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[Packaged]:
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="slotpack-") as name:
+        yield write_package(pathlib.Path(name))
+
+
+@pytest.fixture
+def packaged(template: Packaged, tmp_path: pathlib.Path) -> Packaged:
+    """Return a private copy of a packed model, below tmp_path."""
+    shutil.copytree(template.model, tmp_path / "model")
+    shutil.copytree(template.package, tmp_path / "package")
+    return described(tmp_path / "model", tmp_path / "package")
 
 
 @pytest.fixture(params=["c", "python"])

@@ -52,9 +52,7 @@ class _Reader:
     def u32(self) -> int:
         if self.remaining < 4:
             raise frame_error_of(TruncatedFrame)
-        (value,) = struct.unpack_from("<I", self.data, self.position)
-        self.position += 4
-        return int(value)
+        return int.from_bytes(self.take(4), "little")
 
     def varint(self) -> int:
         value, self.position = read_varint(self.data, self.position)
@@ -73,7 +71,7 @@ class _Stream:
         if size > reader.remaining or size < 16:
             raise frame_error_of(TruncatedFrame)
         data = reader.take(size)
-        self.states = list(struct.unpack_from("<4I", data))
+        self.states: list[int] = list(struct.unpack_from("<4I", data))
         if any(not LOW <= state < HIGH for state in self.states):
             raise frame_error_of(StreamState)
         self.data = data[16:]
