@@ -82,8 +82,12 @@ def check_base(base: str) -> None:
     Raises:
         TransferError: Naming the source.
     """
-    parts = urllib.parse.urlsplit(base)
-    if not (parts.scheme == "file" and parts.path) and not (parts.scheme in ("http", "https") and parts.hostname):
+    try:
+        parts = urllib.parse.urlsplit(base)
+        is_usable = bool(parts.path) if parts.scheme == "file" else bool(parts.hostname)
+    except ValueError:
+        is_usable = False
+    if not is_usable or parts.scheme not in ("http", "https", "file"):
         raise TransferError(f"{base!r} is not a source: give an http://, https:// or file:// address")
 
 

@@ -7,8 +7,10 @@ the ones that really carry a transfer.
 
 import contextlib
 import dataclasses
+import functools
 import re
 import socket
+import ssl
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -51,6 +53,12 @@ class Request:
     def is_whole(self) -> bool:
         """Whether a plain 200 answer holds exactly what was asked for."""
         return self.offset_bytes is None or (self.offset_bytes == 0 and self.size_bytes == self.whole_bytes)
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """Return the certificates to trust, read once for all connections: it takes tens of milliseconds."""
+    return httpx.create_ssl_context()
 
 
 class RedirectCache:
@@ -152,19 +160,26 @@ class Connection:
         self._counter = counter
         self._redirects = redirects
         self._stream: Any = None
-        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
-        self._client = httpx.Client(
-            http1=True,
-            http2=False,
-            limits=limits,
-            timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            follow_redirects=False,
-            headers={"User-Agent": "slotpack", "Accept-Encoding": "identity"},
-        )
+        self._client: httpx.Client | None = None
+
+    def _open_client(self) -> httpx.Client:
+        """Return the client, made at first use: a pull from local files needs none."""
+        if self._client is None:
+            self._client = httpx.Client(
+                http1=True,
+                http2=False,
+                verify=_tls_context(),
+                limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
+                timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+                follow_redirects=False,
+                headers={"User-Agent": "slotpack", "Accept-Encoding": "identity"},
+            )
+        return self._client
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
 
     def fetch(self, request: Request) -> bytes:
         """Return exactly the bytes asked for, after at most four attempts.
@@ -218,7 +233,7 @@ class Connection:
                 headers["Range"] = f"bytes={request.offset_bytes}-{last}"
             with (
                 self._cancel.calling(self._abort),
-                self._client.stream("GET", url, headers=headers, extensions={"trace": self._trace}) as response,
+                self._open_client().stream("GET", url, headers=headers, extensions={"trace": self._trace}) as response,
             ):
                 if response.status_code not in _REDIRECTS:
                     self._check_status(request, response, through_redirect=through_redirect)
@@ -298,10 +313,14 @@ def _check_headers(request: Request, response: httpx.Response) -> None:
 
 
 def _redirect_target(request: Request, url: str, response: httpx.Response) -> str:
-    target = urllib.parse.urljoin(url, str(response.headers.get("location", "")))
-    old, new = urllib.parse.urlsplit(url), urllib.parse.urlsplit(target)
+    refusal = TransferError(f"{_shown(request.url)} redirects to an address that cannot be followed")
+    try:
+        target = urllib.parse.urljoin(url, str(response.headers.get("location", "")))
+        old, new = urllib.parse.urlsplit(url), urllib.parse.urlsplit(target)
+    except ValueError as error:
+        raise refusal from error
     if target == url or new.scheme not in ("http", "https") or (old.scheme == "https" and new.scheme != "https"):
-        raise TransferError(f"{_shown(request.url)} redirects to an address that cannot be followed")
+        raise refusal
     return target
 
 
