@@ -1,0 +1,1 @@
+"""Model architectures: token ids and a sequence state in, logits out."""

@@ -1,0 +1,158 @@
+"""The gated delta layer: short convolution, gated delta rule, gated norm."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import mlx.core as mx
+
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.models.qwen4_exp.convolution import causal_convolution, last_rows
+from slotstream_core.models.qwen4_exp.delta_rule import advance_chunked, advance_one
+from slotstream_core.models.qwen4_exp.norms import RmsNorm
+from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
+
+CHUNK_TOKENS = 16
+"""Tokens solved together in a long pass; a power of two."""
+
+KEY_EPS = 1e-6
+"""Added to the squared length under the root when keys and queries are normalised."""
+
+
+@dataclass
+class DeltaState:
+    """What a gated delta layer remembers.
+
+    Attributes:
+        window: The last inputs of the convolution, [kernel - 1, channels], compute dtype.
+        memory: The recurrent state [value heads, value dim, key dim], float32.
+        recorded: Per position of the last recorded pass, from before its first token: (window, memory).
+        recorded_from: Length at the first of them.
+    """
+
+    window: mx.array
+    memory: mx.array
+    recorded: list[tuple[mx.array, mx.array]] = field(default_factory=list)
+    recorded_from: int = 0
+
+    def fork(self) -> Self:
+        """See `LayerState.fork`."""
+        return replace(self, recorded=list(self.recorded))
+
+    def trim(self, length: int) -> None:
+        """See `LayerState.trim`."""
+        position = length - self.recorded_from
+        self.window, self.memory = self.recorded[position]
+        del self.recorded[position + 1 :]
+
+    def forget_passes(self) -> None:
+        """See `LayerState.forget_passes`."""
+        self.recorded = []
+
+    def arrays(self) -> Iterable[mx.array]:
+        """See `LayerState.arrays`."""
+        yield self.window
+        yield self.memory
+        for window, memory in self.recorded:
+            yield window
+            yield memory
+
+
+class GatedDeltaLayer:
+    """One gated delta layer; weights only, the sequence lives in `DeltaState`."""
+
+    def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
+        self._key_heads = config.linear_num_key_heads
+        self._value_heads = config.linear_num_value_heads
+        self._key_dim = config.linear_key_head_dim
+        self._value_dim = config.linear_value_head_dim
+        self._eps = config.rms_norm_eps
+        self._silu_gate = config.output_gate_type == "silu"
+        self._dtype = weights.compute_dtype
+        self._inputs = FusedProjection(
+            [weights.projection(f"{prefix}.{name}") for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")]
+        )
+        self._kernel = weights.vector(f"{prefix}.conv1d.weight")[:, :, 0].T  # [taps, channels]
+        self._rate = -mx.exp(weights.vector(f"{prefix}.A_log", mx.float32))[None]
+        self._dt_bias = weights.vector(f"{prefix}.dt_bias", mx.float32)[None]
+        self._zeros = mx.zeros_like(self._dt_bias)
+        # queries and keys as RMS norms: sum x^2 + eps under the root, queries scaled by key_dim^-1/2
+        scales = [self._key_dim**-1.0] * self._key_heads + [self._key_dim**-0.5] * self._key_heads
+        lengths = mx.broadcast_to(mx.array(scales)[:, None], (2 * self._key_heads, self._key_dim))
+        self._unit = RmsNorm(lengths, KEY_EPS / self._key_dim, composed=weights.composed_norms)
+        self._norm = weights.norm(f"{prefix}.norm.weight", self._eps)
+        self._output = weights.projection(f"{prefix}.out_proj")
+        mx.eval(self._kernel, self._rate, self._zeros)
+
+    def new_state(self) -> DeltaState:
+        """The state before the first token."""
+        taps, channels = self._kernel.shape
+        return DeltaState(
+            window=mx.zeros((taps - 1, channels), self._dtype),
+            memory=mx.zeros((self._value_heads, self._value_dim, self._key_dim), mx.float32),
+        )
+
+    def __call__(self, x: mx.array, state: DeltaState, *, start: int, record: bool) -> mx.array:
+        """Advance ``state`` over ``x`` [T, hidden], whose first token has index ``start``; returns [T, hidden]."""
+        tokens = x.shape[0]
+        mixed, gate, step, decay = self._inputs(x)
+        padded = mx.concatenate([state.window, mixed])
+        convolved = causal_convolution(padded, self._kernel, dilation=1)
+        q, k, v = self._heads(convolved)
+        beta = mx.sigmoid(step.astype(mx.float32))
+        log_decay = self._rate * mx.logaddexp(decay.astype(mx.float32) + self._dt_bias, self._zeros)  # [T, value heads]
+        state.recorded = []
+        if record or tokens == 1:
+            output = self._token_by_token(padded, q, k, v, (mx.exp(log_decay), beta), state, start=start, record=record)
+        else:
+            swapped = (x.swapaxes(0, 1) for x in (q, k, v, log_decay, beta))
+            output, state.memory = advance_chunked(state.memory, *swapped, chunk=CHUNK_TOKENS)
+            output = output.swapaxes(0, 1)
+        state.window = last_rows(padded, self._kernel.shape[0] - 1)
+        return self._gated_output(output, gate)
+
+    def _heads(self, convolved: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        """Unit queries (times K^-1/2) and keys [T, key heads, K], and values [T, value heads, V]."""
+        tokens = convolved.shape[0]
+        heads, dim = self._key_heads, self._key_dim
+        width = heads * dim
+        qk = convolved[:, : 2 * width].reshape(tokens, 2 * heads, dim).astype(mx.float32)
+        qk = self._unit(qk)
+        v = convolved[:, 2 * width :].reshape(tokens, self._value_heads, self._value_dim)
+        return qk[:, :heads], qk[:, heads:], v.astype(mx.float32)
+
+    def _token_by_token(
+        self,
+        padded: mx.array,
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        rates: tuple[mx.array, mx.array],
+        state: DeltaState,
+        *,
+        start: int,
+        record: bool,
+    ) -> mx.array:
+        decay, beta = rates
+        kept = self._kernel.shape[0] - 1
+        outputs = []
+        if record:
+            state.recorded_from = start
+            state.recorded = [(state.window, state.memory)]
+        tokens = q.shape[0]
+        # splitting costs less than indexing: an index is a gather
+        per_token = zip(*([x] if tokens == 1 else mx.split(x, tokens) for x in (q, k, v, decay, beta)), strict=True)
+        for t, inputs in enumerate(per_token):
+            output, state.memory = advance_one(state.memory, *(x.squeeze(0) for x in inputs))
+            outputs.append(output)
+            if record:
+                state.recorded.append((padded[t + 1 : t + 1 + kept], state.memory))
+        return mx.stack(outputs) if len(outputs) > 1 else outputs[0][None]
+
+    def _gated_output(self, output: mx.array, gate: mx.array) -> mx.array:
+        tokens = output.shape[0]
+        normed = self._norm(output.astype(self._dtype))
+        gate = gate.reshape(normed.shape)
+        weight = mx.sigmoid(gate)
+        gated = normed * (gate * weight if self._silu_gate else weight)
+        return self._output(gated.reshape(tokens, self._value_heads * self._value_dim))

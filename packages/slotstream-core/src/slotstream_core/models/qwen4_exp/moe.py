@@ -1,0 +1,183 @@
+"""Routed and shared experts of one layer. The routed ones come through the `Experts` seam, resident or streamed."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.experts.resident import ResidentExperts
+from slotstream_core.experts.stacks import ExpertArrays, Experts, Lease, QuantizedStack, Stack
+from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
+
+
+class PassLeases:
+    """The leases a pass holds: those of the layer being computed, released once its work was evaluated."""
+
+    def __init__(self) -> None:
+        self._held: list[Lease] = []
+
+    def hold(self, lease: Lease) -> None:
+        """Keep ``lease`` until `release`."""
+        self._held.append(lease)
+
+    def release(self) -> None:
+        """Give back every lease; call only after an evaluation that includes all work reading them."""
+        while self._held:
+            self._held.pop().release()
+
+
+@contextmanager
+def pass_leases() -> Iterator[PassLeases]:
+    """The leases of one pass, all given back at the end, also when it fails."""
+    leases = PassLeases()
+    try:
+        yield leases
+    finally:
+        leases.release()
+
+
+class ExpertLayer:
+    """Router, routed experts and the shared expert of one layer.
+
+    Args:
+        weights: Reads router and shared expert.
+        prefix: Name of the layer's ``mlp``.
+        config: Model settings.
+        layer: Index that names this layer to ``experts``.
+        experts: Where routed experts come from; not owned.
+    """
+
+    def __init__(
+        self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, layer: int, experts: Experts
+    ) -> None:
+        self._layer = layer
+        self._experts = experts
+        self._resident = isinstance(experts, ResidentExperts)
+        self._top = config.num_experts_per_tok
+        self._expert_count = config.num_experts
+        self._normalise = config.norm_topk_prob
+        self._router = weights.projection(f"{prefix}.gate", mx.float32)
+        shared = f"{prefix}.shared_expert"
+        self._shared_inputs = FusedProjection(
+            [weights.projection(f"{shared}.gate_proj"), weights.projection(f"{shared}.up_proj")]
+        )
+        self._shared_down = weights.projection(f"{shared}.down_proj")
+        self._shared_gate = weights.projection(f"{prefix}.shared_expert_gate")
+
+    def __call__(self, x: mx.array, leases: PassLeases) -> mx.array:
+        """Mix the chosen experts of every row of ``x`` [T, hidden]; returns [T, hidden].
+
+        Raises:
+            ExpertReadError: A record could not be read.
+        """
+        ids, mix = self.route(x)
+        shared = self._shared(x)
+        if self._resident:
+            routed = self._compute(x, ids)
+        else:
+            routed = self._streamed(x, ids, shared, leases)
+        # the weighted sum over k in routing order, float32: [T, 1, k] @ [T, k, hidden]
+        mixed = mx.addmm(shared.astype(mx.float32)[:, None], mix[:, None], routed.astype(mx.float32))
+        return mixed[:, 0].astype(x.dtype)
+
+    def route(self, x: mx.array) -> tuple[mx.array, mx.array]:
+        """Ids [T, top] of the chosen experts and their float32 weights [T, top]."""
+        logits = self._router(x.astype(mx.float32))
+        rest = self._expert_count - self._top
+        ids = mx.argpartition(logits, rest, axis=-1)[:, rest:] if rest else mx.argsort(logits, axis=-1)
+        if self._normalise:
+            return ids, mx.softmax(mx.take_along_axis(logits, ids, axis=-1), axis=-1)
+        return ids, mx.take_along_axis(mx.softmax(logits, axis=-1), ids, axis=-1)
+
+    def _shared(self, x: mx.array) -> mx.array:
+        gate, up = self._shared_inputs(x)
+        return self._shared_down(gate * mx.sigmoid(gate) * up) * mx.sigmoid(self._shared_gate(x))
+
+    def _compute(self, x: mx.array, slots: mx.array) -> mx.array:
+        """Outputs [T, k, hidden] of the experts in ``slots`` [T, k] for ``x`` [T, hidden]."""
+        return compute_experts(self._experts.arrays(self._layer), x[:, None, None, :], slots)[:, :, 0]
+
+    def _streamed(self, x: mx.array, ids: mx.array, shared: mx.array, leases: PassLeases) -> mx.array:
+        mx.eval(ids)  # the only wait of this layer; everything before it is computed too
+        leases.release()
+        chosen = np.array(ids)
+        distinct = np.unique(chosen)
+        if len(distinct) > self._experts.group_limit:
+            return self._grouped(x, chosen, distinct, shared)
+        lease = self._experts.request(self._layer, distinct.tolist())
+        leases.hold(lease)
+        mx.async_eval(shared)
+        lease.wait()
+        return self._compute(x, mx.array(self._places(distinct, lease)[chosen]))
+
+    def _places(self, distinct: Sequence[int] | npt.NDArray[np.integer], lease: Lease) -> npt.NDArray[np.int32]:
+        places = np.zeros(self._expert_count, np.int32)
+        places[distinct] = lease.slots
+        return places
+
+    def _grouped(
+        self, x: mx.array, chosen: npt.NDArray[np.integer], distinct: npt.NDArray[np.integer], shared: mx.array
+    ) -> mx.array:
+        """As one request, in several: each holds what fits, and the next is read while one computes."""
+        limit = self._experts.group_limit
+        groups = [distinct[start : start + limit] for start in range(0, len(distinct), limit)]
+        flat = chosen.reshape(-1)
+        outputs: list[mx.array] = []
+        order: list[npt.NDArray[np.integer]] = []
+        with pass_leases() as current, pass_leases() as following:
+            pending = self._experts.request(self._layer, groups[0].tolist())
+            following.hold(pending)
+            mx.async_eval(shared)
+            for index, group in enumerate(groups):
+                lease = pending
+                current, following = following, current
+                if index + 1 < len(groups):
+                    pending = self._experts.request(self._layer, groups[index + 1].tolist())
+                    following.hold(pending)
+                lease.wait()
+                pairs = np.flatnonzero(np.isin(flat, group))
+                slots = mx.array(self._places(group, lease)[flat[pairs]])
+                rows = x[mx.array((pairs // self._top).astype(np.int32))]
+                output = compute_experts(self._experts.arrays(self._layer), rows[:, None, :], slots)[:, 0]
+                mx.eval(output)
+                current.release()
+                outputs.append(output)
+                order.append(pairs)
+        back = np.argsort(np.concatenate(order)).astype(np.int32)
+        return mx.concatenate(outputs)[mx.array(back)].reshape(*chosen.shape, x.shape[-1])
+
+
+def compute_experts(arrays: ExpertArrays, x: mx.array, slots: mx.array) -> mx.array:
+    """The gated two-layer network of each expert in ``slots`` on its row of ``x``.
+
+    Each output depends on one row and one expert only, whatever else is computed in the same call.
+
+    Args:
+        arrays: The places that ``slots`` indexes.
+        x: [..., 1, hidden], leading axes broadcast against those of ``slots``.
+        slots: Places, int32 or uint32.
+
+    Returns:
+        [*slots.shape, 1, hidden].
+    """
+    gate = _expert_product(arrays.gate, x, slots)
+    up = _expert_product(arrays.up, x, slots)
+    return _expert_product(arrays.down, gate * mx.sigmoid(gate) * up, slots)
+
+
+def _expert_product(stack: Stack, x: mx.array, slots: mx.array) -> mx.array:
+    if isinstance(stack, QuantizedStack):
+        return mx.gather_qmm(
+            x,
+            stack.weight,
+            stack.scales,
+            stack.biases,
+            rhs_indices=slots,
+            transpose=True,
+            group_size=stack.group_size,
+            bits=stack.bits,
+        )
+    return mx.gather_mm(x, stack.weight.swapaxes(-1, -2), rhs_indices=slots)

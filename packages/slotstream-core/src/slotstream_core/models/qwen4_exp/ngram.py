@@ -1,0 +1,196 @@
+"""The n-gram embedding: hashed rows of the last tokens, gated into every residual stream."""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.checkpoint.ngram_tables import derive_ngram_tables
+from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.models.qwen4_exp.convolution import causal_convolution, last_rows
+from slotstream_core.models.qwen4_exp.ngram_rows import NgramTable, RowCache
+from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramHash:
+    """Maps each token and the ones before it to table rows.
+
+    For an n-gram, the ids (newest first) are multiplied each by its own odd number in wrapping 64-bit arithmetic and
+    combined by XOR; each head takes the non-negative remainder by its own size and adds its own offset. Tokens
+    before an end of document, or before the sequence, count as the end-of-document id.
+
+    Attributes:
+        multipliers: One a position of the longest n-gram.
+        head_sizes: One a head, all heads of bigrams first, then trigrams, and so on.
+        head_offsets: First row of each head.
+        eos_id: The end-of-document id.
+    """
+
+    multipliers: Ids
+    head_sizes: Ids
+    head_offsets: Ids
+    eos_id: int
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens before the present one that matter."""
+        return len(self.multipliers) - 1
+
+    def rows(self, context: Ids, ids: Ids) -> Ids:
+        """Table rows [T, heads] of ``ids`` [T] that follow ``context`` [context_tokens]."""
+        history = np.concatenate([context, ids])
+        tokens = len(ids)
+        depth = self.context_tokens
+        heads = len(self.head_sizes) // depth
+        mixed = ids * self.multipliers[0]
+        cut = np.zeros(tokens, bool)
+        blocks = []
+        for back in range(1, depth + 1):
+            earlier = history[depth - back : depth - back + tokens]
+            cut |= earlier == self.eos_id
+            mixed = mixed ^ np.where(cut, self.eos_id, earlier) * self.multipliers[back]
+            part = slice((back - 1) * heads, back * heads)
+            blocks.append(np.remainder(mixed[:, None], self.head_sizes[part]) + self.head_offsets[part])
+        return np.concatenate(blocks, axis=1)
+
+
+@dataclass
+class NgramState:
+    """What an n-gram layer remembers.
+
+    Attributes:
+        window: The last inputs of its convolution, [(taps - 1) * dilation, streams * hidden], compute dtype.
+        context: The last token ids, on the host.
+        recorded: Per position of the last recorded pass, from before its first token: (window, context).
+        recorded_from: Length at the first of them.
+    """
+
+    window: mx.array
+    context: Ids
+    recorded: list[tuple[mx.array, Ids]] = field(default_factory=list)
+    recorded_from: int = 0
+
+    def fork(self) -> Self:
+        """See `LayerState.fork`."""
+        return replace(self, recorded=list(self.recorded))
+
+    def trim(self, length: int) -> None:
+        """See `LayerState.trim`."""
+        position = length - self.recorded_from
+        self.window, self.context = self.recorded[position]
+        del self.recorded[position + 1 :]
+
+    def forget_passes(self) -> None:
+        """See `LayerState.forget_passes`."""
+        self.recorded = []
+
+    def arrays(self) -> Iterable[mx.array]:
+        """See `LayerState.arrays`."""
+        yield self.window
+        for window, _ in self.recorded:
+            yield window
+
+
+class NgramLayer:
+    """The n-gram embedding of one decoder layer; owns its row cache, the sequence lives in `NgramState`."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        weights: WeightReader,
+        prefix: str,
+        config: Qwen4ExpConfig,
+        *,
+        index: int,
+        cache_bytes: int,
+        lanes: ThreadPoolExecutor,
+    ) -> None:
+        self._count, self._hidden = config.hc_count, config.hidden_size
+        self._dtype = weights.compute_dtype
+        self._hash = _read_hash(weights, f"{prefix}.ple_embedding", config, index)
+        self._table = NgramTable(checkpoint, f"{prefix}.ple_embedding.ngram_embedding", config.ngram_row_width)
+        self.cache = RowCache(self._table, cache_bytes, lanes)
+        self._projections = FusedProjection(
+            [weights.projection(f"{prefix}.key_proj"), weights.projection(f"{prefix}.value_proj")]
+        )
+        eps, groups = config.rms_norm_eps, self._count
+        self._key_norm = weights.norm(f"{prefix}.norm_key.weight", eps, groups=groups)
+        self._query_norm = weights.norm(
+            f"{prefix}.norm_query.weight", eps, groups=groups, factor=self._hidden**-0.5
+        )
+        self._conv_norm = weights.norm(f"{prefix}.norm_conv.weight", eps, groups=groups)
+        self._kernel = weights.vector(f"{prefix}.conv1d.weight")[:, :, 0].T  # [taps, streams * hidden]
+        self._dilation = config.ngram_size
+        mx.eval(self._kernel)
+
+    def new_state(self) -> NgramState:
+        """The state before the first token."""
+        rows = (self._kernel.shape[0] - 1) * self._dilation
+        return NgramState(
+            window=mx.zeros((rows, self._kernel.shape[1]), self._dtype),
+            context=np.full(self._hash.context_tokens, self._hash.eos_id, np.int64),
+        )
+
+    def look_up(self, ids: Ids, state: NgramState) -> mx.array:
+        """Embeddings [T, heads * row width] of ``ids`` [T] after ``state``, which is left as it is.
+
+        Raises:
+            ExpertReadError: A row could not be read.
+        """
+        rows = self._hash.rows(state.context, ids)
+        distinct, inverse = np.unique(rows, return_inverse=True)
+        values = self._table.unpack(self.cache.fetch(distinct), self._dtype)
+        return values[mx.array(inverse.reshape(-1).astype(np.int32))].reshape(len(ids), -1)
+
+    def __call__(
+        self, streams: mx.array, ids: Ids, embeddings: mx.array, state: NgramState, *, start: int, record: bool
+    ) -> mx.array:
+        """Advance ``state`` over ``ids`` [T] and return what is added to ``streams`` [T, streams, hidden]."""
+        tokens = streams.shape[0]
+        keys, value = self._projections(embeddings)
+        keys = self._key_norm(keys.reshape(streams.shape))
+        queries = self._query_norm(streams)
+        match = (keys * queries).sum(axis=-1, keepdims=True)  # [T, streams, 1], scaled by hidden^-1/2
+        gate = mx.sigmoid(mx.sqrt(mx.maximum(mx.abs(match), 1e-6)) * mx.sign(match))
+        gated = gate * value[:, None, :]
+        normed = self._conv_norm(gated)
+        padded = mx.concatenate([state.window, normed.reshape(tokens, self._count * self._hidden)])
+        convolved = causal_convolution(padded, self._kernel, dilation=self._dilation)
+        self._advance(padded, ids, state, start=start, record=record)
+        return gated + convolved.reshape(streams.shape)
+
+    def _advance(self, padded: mx.array, ids: Ids, state: NgramState, *, start: int, record: bool) -> None:
+        kept = state.window.shape[0]
+        history = np.concatenate([state.context, ids])
+        depth = len(state.context)
+        state.recorded = []
+        if record:
+            state.recorded_from = start
+            for t in range(len(ids) + 1):
+                state.recorded.append((padded[t : t + kept], history[t : t + depth]))
+        state.window = last_rows(padded, kept)
+        state.context = history[len(history) - depth :].copy()
+
+
+def _read_hash(weights: WeightReader, module: str, config: Qwen4ExpConfig, index: int) -> NgramHash:
+    """The constants stored in the checkpoint, or those derived from the configuration when it stores none."""
+    names = [f"{module}.{name}" for name in ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")]
+    eos_id = config.eos_token_ids[0]
+    if all(weights.has(name) for name in names):
+        multipliers, sizes, offsets = (np.array(weights.vector(name, mx.int64)) for name in names)
+        return NgramHash(multipliers=multipliers, head_sizes=sizes, head_offsets=offsets, eos_id=eos_id)
+    tables = derive_ngram_tables(config, index)
+    return NgramHash(
+        multipliers=np.array(tables.multipliers, np.int64),
+        head_sizes=np.array(tables.head_sizes, np.int64),
+        head_offsets=np.array(tables.head_offsets, np.int64),
+        eos_id=eos_id,
+    )

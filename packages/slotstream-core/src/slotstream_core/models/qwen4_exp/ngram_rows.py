@@ -1,0 +1,216 @@
+"""Rows of the n-gram tables, read from disk on demand through a bounded cache.
+
+A table never enters memory: a row is one `pread` a piece (weights, scales and biases when quantised), rows of one
+request are read by several threads at once, and the packed bytes are kept first in, first out up to a byte budget.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.errors import CheckpointDamaged, ExpertReadError
+
+READ_LANES: Final = 8
+ROWS_PER_LANE: Final = 4
+"""A request is split over more lanes only when each gets at least this many rows."""
+
+_DTYPES: Final = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16, "U32": mx.uint32}
+
+
+class RowReader(Protocol):
+    """Where packed rows come from."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one packed row."""
+
+    def read(self, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
+        """Read ``rows`` [N] into ``out`` [N, row_bytes].
+
+        Raises:
+            ExpertReadError: A read failed or ended early; ``out`` is undefined.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    """One tensor of every shard: dtype, bytes of a row, and where each shard's tensor begins."""
+
+    dtype: str
+    row_bytes: int
+    files: tuple[tuple[int, int, str], ...]  # (descriptor, offset, name) a shard
+
+
+class NgramTable:
+    """One n-gram table of a checkpoint: shards of rows in order, all stored alike.
+
+    Args:
+        checkpoint: Open for as long as the table is used; not owned.
+        module: Name of the table without ``.shard_0``.
+        row_width: Elements of one row.
+
+    Raises:
+        CheckpointDamaged: No shard, or shards that are not stored alike.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, module: str, row_width: int) -> None:
+        self._row_width = row_width
+        shards: list[str] = []
+        while checkpoint.has(f"{module}.shard_{len(shards)}.weight"):
+            shards.append(f"{module}.shard_{len(shards)}")
+        if not shards:
+            raise CheckpointDamaged(f"{module} has no shard_0; the n-gram table is missing from the checkpoint")
+        quantization = checkpoint.module_quantization(shards[0])
+        self._bits = quantization.bits if quantization else 0
+        self._group_size = quantization.group_size if quantization else 0
+        parts = ("weight", "scales", "biases") if quantization else ("weight",)
+        self._pieces = tuple(_piece(checkpoint, shards, part) for part in parts)
+        self._starts = np.cumsum([0] + [checkpoint.tensors[f"{shard}.weight"].shape[0] for shard in shards])
+
+    @property
+    def row_count(self) -> int:
+        """Rows of all shards."""
+        return int(self._starts[-1])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one packed row, its pieces one after another."""
+        return sum(piece.row_bytes for piece in self._pieces)
+
+    def read(self, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
+        """See `RowReader.read`."""
+        shards = np.searchsorted(self._starts, rows, side="right") - 1
+        locals_ = rows - self._starts[shards]
+        for shard, row, target in zip(shards.tolist(), locals_.tolist(), out, strict=True):
+            view = memoryview(target)
+            start = 0
+            for piece in self._pieces:
+                descriptor, offset, name = piece.files[shard]
+                _read_exactly(descriptor, view[start : start + piece.row_bytes], offset + row * piece.row_bytes, name)
+                start += piece.row_bytes
+
+    def unpack(self, packed: npt.NDArray[np.uint8], dtype: mx.Dtype) -> mx.array:
+        """Values of packed rows [N, row_bytes] as [N, row_width]; quantised rows are rounded to bfloat16 first."""
+        arrays = []
+        start = 0
+        for piece in self._pieces:
+            raw = np.ascontiguousarray(packed[:, start : start + piece.row_bytes])
+            arrays.append(mx.array(raw).view(_DTYPES[piece.dtype]))
+            start += piece.row_bytes
+        if len(arrays) == 1:
+            return arrays[0].astype(dtype)
+        weight, scales, biases = arrays[0], arrays[1].astype(mx.float32), arrays[2].astype(mx.float32)
+        values = mx.dequantize(weight, scales, biases, group_size=self._group_size, bits=self._bits)
+        return values.astype(mx.bfloat16).astype(dtype)
+
+
+def _piece(checkpoint: Checkpoint, shards: Sequence[str], part: str) -> _Piece:
+    first = checkpoint.tensors[f"{shards[0]}.{part}"]
+    row_bytes = first.byte_count // first.shape[0]
+    files = []
+    for shard in shards:
+        name = f"{shard}.{part}"
+        info = checkpoint.tensors[name]
+        if info.dtype != first.dtype or info.byte_count != row_bytes * info.shape[0]:
+            raise CheckpointDamaged(
+                f"{info.path.name}: {name} is {info.dtype} with {info.byte_count:,} bytes for {info.shape[0]:,} rows, "
+                f"unlike {shards[0]}.{part} ({first.dtype}, {row_bytes} bytes a row); convert the checkpoint again"
+            )
+        extent = checkpoint.extent(name)
+        files.append((extent.fd, extent.offset, name))
+    return _Piece(dtype=first.dtype, row_bytes=row_bytes, files=tuple(files))
+
+
+def _read_exactly(descriptor: int, view: memoryview, offset: int, name: str) -> None:
+    done = 0
+    while done < len(view):
+        try:
+            count = os.preadv(descriptor, [view[done:]], offset + done)
+        except OSError as error:
+            raise ExpertReadError(f"{name}: reading {len(view)} bytes at offset {offset:,} failed: {error}") from error
+        if count == 0:
+            raise ExpertReadError(
+                f"{name}: the file ends early; {len(view)} bytes wanted at offset {offset:,}, {done} read. "
+                "It was truncated while in use: verify the checkpoint"
+            )
+        done += count
+
+
+class RowCache:
+    """Packed rows of one table, at most ``budget_bytes`` of them, oldest dropped first. Used by one thread.
+
+    Args:
+        reader: Where missing rows are read.
+        budget_bytes: Payload kept; at least one row is.
+        lanes: Runs the reads; shared and not owned.
+
+    Attributes:
+        hits: Distinct rows found in the cache, over all requests.
+        misses: Distinct rows read from disk.
+    """
+
+    def __init__(self, reader: RowReader, budget_bytes: int, lanes: ThreadPoolExecutor) -> None:
+        self._reader = reader
+        self._lanes = lanes
+        self.capacity_rows = max(1, budget_bytes // reader.row_bytes)
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self.hits = 0
+        self.misses = 0
+
+    def fetch(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """Packed bytes [N, row_bytes] of the distinct ``rows`` [N].
+
+        Raises:
+            ExpertReadError: A read failed or ended early; the cache keeps only complete rows.
+        """
+        packed = np.empty((len(rows), self._reader.row_bytes), np.uint8)
+        missing = []
+        for index, row in enumerate(rows.tolist()):
+            kept = self._kept.get(row)
+            if kept is None:
+                missing.append(index)
+            else:
+                packed[index] = np.frombuffer(kept, np.uint8)
+        self.hits += len(rows) - len(missing)
+        self.misses += len(missing)
+        if missing:
+            where = np.array(missing)
+            read = self._read_parallel(rows[where])
+            packed[where] = read
+            self._keep(rows[where], read)
+        return packed
+
+    def _read_parallel(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        out = np.empty((len(rows), self._reader.row_bytes), np.uint8)
+        lanes = min(READ_LANES, len(rows) // ROWS_PER_LANE)
+        if lanes <= 1:
+            self._reader.read(rows, out)
+            return out
+        cuts = np.linspace(0, len(rows), lanes + 1).astype(int).tolist()
+        jobs: list[Future[None]] = [
+            self._lanes.submit(self._reader.read, rows[a:b], out[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)
+        ]
+        failures = [error for job in jobs if (error := job.exception()) is not None]
+        if failures:
+            raise failures[0]
+        return out
+
+    def _keep(self, rows: npt.NDArray[np.int64], read: npt.NDArray[np.uint8]) -> None:
+        first = max(0, len(rows) - self.capacity_rows)
+        for row, data in zip(rows[first:].tolist(), read[first:], strict=True):
+            self._kept[row] = data.tobytes()
+        while len(self._kept) > self.capacity_rows:
+            self._kept.popitem(last=False)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Payload held now."""
+        return len(self._kept) * self._reader.row_bytes

@@ -1,0 +1,174 @@
+"""Weights of one model as the layers use them: linear maps, dense or quantised, in the compute dtype.
+
+Only this module knows how a resident matrix is stored; layers see `Projection` and plain vectors.
+"""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from slotstream_core.backend import Backend
+from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.models.qwen4_exp.norms import RmsNorm
+
+
+class Projection:
+    """A linear map without bias, ``y = x @ W.T``, over the last axis.
+
+    Either dense (``weight`` [out, in] in the compute dtype) or affine quantised (packed ``weight`` u32 with
+    ``scales`` and ``biases`` [out, in / group_size] in the compute dtype). Owns its arrays; nothing mutates them.
+    """
+
+    def __init__(
+        self,
+        weight: mx.array,
+        *,
+        scales: mx.array | None = None,
+        biases: mx.array | None = None,
+        bits: int = 0,
+        group_size: int = 0,
+    ) -> None:
+        self.weight = weight
+        self.scales = scales
+        self.biases = biases
+        self.bits = bits
+        self.group_size = group_size
+        self._dense_t = weight.T if scales is None else None
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Apply the map to ``x`` [..., in]; returns [..., out]."""
+        if self._dense_t is not None:
+            return x @ self._dense_t
+        return mx.quantized_matmul(
+            x, self.weight, scales=self.scales, biases=self.biases, group_size=self.group_size, bits=self.bits
+        )
+
+    @property
+    def out_features(self) -> int:
+        """Length of the output vectors."""
+        return int(self.weight.shape[0])
+
+    def rows(self, ids: mx.array) -> mx.array:
+        """The rows ``ids`` [T] of the matrix as an embedding, [T, in], dequantised in the compute dtype."""
+        if self.scales is None or self.biases is None:
+            return self.weight[ids]
+        return mx.dequantize(
+            self.weight[ids], self.scales[ids], self.biases[ids], group_size=self.group_size, bits=self.bits
+        )
+
+    def arrays(self) -> list[mx.array]:
+        """Every array this map owns, for evaluation at load and for counting bytes."""
+        return [array for array in (self.weight, self.scales, self.biases) if array is not None]
+
+
+def stack_projections(parts: Sequence[Projection]) -> list[tuple[Projection, list[int]]]:
+    """Merge neighbouring maps of the same input that are stored alike, so that one product serves several.
+
+    Returns:
+        The merged maps in order, each with the output widths of the maps it replaces.
+    """
+    groups: list[list[Projection]] = []
+    for part in parts:
+        last = groups[-1][-1] if groups else None
+        if last is not None and (last.bits, last.group_size) == (part.bits, part.group_size):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    return [(_concatenate(group), [part.out_features for part in group]) for group in groups]
+
+
+def _concatenate(group: list[Projection]) -> Projection:
+    if len(group) == 1:
+        return group[0]
+    weight = mx.concatenate([part.weight for part in group])
+    if group[0].scales is None:
+        merged = Projection(weight)
+    else:
+        merged = Projection(
+            weight,
+            scales=mx.concatenate([part.scales for part in group if part.scales is not None]),
+            biases=mx.concatenate([part.biases for part in group if part.biases is not None]),
+            bits=group[0].bits,
+            group_size=group[0].group_size,
+        )
+    mx.eval(merged.arrays())
+    return merged
+
+
+class FusedProjection:
+    """Several linear maps of one input, computed with as few products as their storage allows."""
+
+    def __init__(self, parts: Sequence[Projection]) -> None:
+        self._groups = stack_projections(parts)
+
+    def __call__(self, x: mx.array) -> list[mx.array]:
+        """Outputs of every map for ``x`` [..., in], in the order the maps were given."""
+        outputs: list[mx.array] = []
+        for projection, widths in self._groups:
+            y = projection(x)
+            start = 0
+            for width in widths:
+                outputs.append(y[..., start : start + width] if len(widths) > 1 else y)
+                start += width
+        return outputs
+
+
+class WeightReader:
+    """Reads the resident weights of one checkpoint in the dtype that the backend computes in.
+
+    Args:
+        checkpoint: An open checkpoint; not owned.
+        backend: Says which dtype to compute in.
+
+    Attributes:
+        compute_dtype: Dtype of activations and of everything read by default.
+        composed_norms: Whether norms are written out, see `RmsNorm`.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
+        self._checkpoint = checkpoint
+        self.composed_norms = backend.kind == "cpu"
+        self.compute_dtype = backend.compute_dtype
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint holds a tensor of this full name."""
+        return self._checkpoint.has(name)
+
+    def vector(self, name: str, dtype: mx.Dtype | None = None) -> mx.array:
+        """A whole tensor, in ``dtype`` or the compute dtype.
+
+        Raises:
+            CheckpointDamaged: The tensor is missing or cannot be read completely.
+        """
+        return self._checkpoint.read(name, dtype or self.compute_dtype)
+
+    def norm(self, name: str, eps: float, *, groups: int = 1, factor: float = 1.0) -> RmsNorm:
+        """The norm whose weights are ``name``, over ``groups`` equal parts of them, its result times ``factor``.
+
+        Raises:
+            CheckpointDamaged: The tensor is missing or cannot be read completely.
+        """
+        return self.norm_of(self.vector(name).reshape(groups, -1) * factor, eps)
+
+    def norm_of(self, weight: mx.array, eps: float) -> RmsNorm:
+        """The norm with ``weight`` [groups, dim]."""
+        return RmsNorm(weight, eps, composed=self.composed_norms)
+
+    def projection(self, module: str, dtype: mx.Dtype | None = None) -> Projection:
+        """The linear map of ``module`` (a name without ``.weight``), dense or quantised as stored.
+
+        Raises:
+            CheckpointDamaged: A tensor of it is missing or cannot be read completely.
+        """
+        dtype = dtype or self.compute_dtype
+        stored = self._checkpoint.has(f"{module}.scales")
+        quantization = self._checkpoint.module_quantization(module) if stored else None
+        if quantization is None:
+            return Projection(self._checkpoint.read(f"{module}.weight", dtype))
+        return Projection(
+            self._checkpoint.read(f"{module}.weight"),
+            scales=self._checkpoint.read(f"{module}.scales", dtype),
+            biases=self._checkpoint.read(f"{module}.biases", dtype),
+            bits=quantization.bits,
+            group_size=quantization.group_size,
+        )

@@ -1,0 +1,54 @@
+"""Rotary position embedding: angles computed once a pass on the host, applied by every attention layer."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Angles:
+    """Cosines and sines of some positions, each [positions, 1, rotary_dim / 2] in the compute dtype."""
+
+    cos: mx.array
+    sin: mx.array
+
+
+class RotaryEmbedding:
+    """Turns positions into angles.
+
+    The first ``partial_rotary_factor`` of a head is rotated, in pairs (i, i + rotary_dim / 2), by the position
+    times ``rope_theta ** (-2 i / rotary_dim)``. With three position axes (time, height, width) the frequencies are
+    dealt to the axes in turn, as many to height and width as ``mrope_section`` says, the rest to time.
+    """
+
+    def __init__(self, config: Qwen4ExpConfig, compute_dtype: mx.Dtype) -> None:
+        self.rotary_dim = int(config.head_dim * config.partial_rotary_factor)
+        exponents = np.arange(0, self.rotary_dim, 2, dtype=np.float32) / np.float32(self.rotary_dim)
+        self._frequencies = (1.0 / np.float32(config.rope_theta) ** exponents).astype(np.float32)
+        self._axis_of = np.zeros(self.rotary_dim // 2, np.intp)
+        for axis in (1, 2):
+            self._axis_of[axis : 3 * config.mrope_section[axis] : 3] = axis
+        self._dtype = compute_dtype
+
+    def angles(self, positions: npt.NDArray[np.int64]) -> Angles:
+        """Angles of ``positions``, [T] or [3, T] (time, height, width)."""
+        axes = np.broadcast_to(positions, (3, positions.shape[-1])).astype(np.float32)
+        turns = axes[self._axis_of].T * self._frequencies
+        return Angles(
+            cos=mx.array(np.cos(turns)[:, None]).astype(self._dtype),
+            sin=mx.array(np.sin(turns)[:, None]).astype(self._dtype),
+        )
+
+
+def rotate(x: mx.array, angles: Angles) -> mx.array:
+    """Rotate the first part of each head of ``x`` [T, heads, head_dim]; the rest of the head passes through."""
+    half = angles.cos.shape[-1]
+    left, right = x[..., :half], x[..., half : 2 * half]
+    rotated = [left * angles.cos - right * angles.sin, right * angles.cos + left * angles.sin]
+    if x.shape[-1] > 2 * half:
+        rotated.append(x[..., 2 * half :])
+    return mx.concatenate(rotated, axis=-1)

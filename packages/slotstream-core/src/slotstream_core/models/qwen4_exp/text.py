@@ -1,0 +1,250 @@
+"""The text model: embedding, decoder layers over residual streams, final mixer and output head."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.backend import Backend
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.errors import RequestError, StateError
+from slotstream_core.experts.resident import ResidentExperts
+from slotstream_core.experts.stacks import Experts
+from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
+from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
+from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer, inject
+from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, pass_leases
+from slotstream_core.models.qwen4_exp.ngram import NgramLayer, NgramState
+from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
+from slotstream_core.models.qwen4_exp.projections import WeightReader
+from slotstream_core.models.qwen4_exp.rotary import Angles, RotaryEmbedding
+from slotstream_core.state.sequence import LayerState, SequenceState
+
+TEXT_PREFIX = "language_model.model"
+HEAD_MODULE = "language_model.lm_head"
+NGRAM_CACHE_BYTES = 256 * 10**6
+"""Default payload of all n-gram row caches together."""
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardResult:
+    """What a pass returns.
+
+    Attributes:
+        logits: float32, [1, vocab] of the last token or [T, vocab] of all.
+        streams: The residual streams of every token before the final mixer, [T, streams, hidden], compute dtype;
+            the draft head starts from them.
+    """
+
+    logits: mx.array
+    streams: mx.array
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassPositions:
+    """Rotary angles that every attention layer of a pass shares.
+
+    Attributes:
+        start: Index of the first token.
+        angles: Of the pass's tokens.
+        block_angles: Of the first tokens of the indexer's blocks completed in the pass, or None.
+        record: Whether layers keep what is needed to trim inside the pass.
+    """
+
+    start: int
+    angles: Angles
+    block_angles: Angles | None
+    record: bool
+
+
+class DecoderLayer:
+    """One layer without its n-gram part: attention or gated delta, then experts, each through a hyper-connection."""
+
+    def __init__(
+        self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts
+    ) -> None:
+        self._mixer: GatedDeltaLayer | SparseAttention
+        if kind == "linear_attention":
+            self._mixer = GatedDeltaLayer(weights, f"{prefix}.linear_attn", config)
+        else:
+            self._mixer = SparseAttention(weights, f"{prefix}.self_attn", config)
+        self._attention_streams = HyperConnection(weights, f"{prefix}.attn_hyper_connection", config)
+        self._expert_streams = HyperConnection(weights, f"{prefix}.mlp_hyper_connection", config)
+        self._experts = ExpertLayer(weights, f"{prefix}.mlp", config, layer=layer, experts=experts)
+
+    def new_state(self) -> DeltaState | AttentionState:
+        """The state before the first token."""
+        return self._mixer.new_state()
+
+    def __call__(
+        self, streams: mx.array, state: LayerState, positions: PassPositions, leases: PassLeases
+    ) -> mx.array:
+        """Advance ``state`` and return the new streams, [T, streams, hidden]."""
+        x, injection = self._attention_streams.read(streams)
+        if isinstance(self._mixer, GatedDeltaLayer) and isinstance(state, DeltaState):
+            y = self._mixer(x, state, start=positions.start, record=positions.record)
+        elif isinstance(self._mixer, SparseAttention) and isinstance(state, AttentionState):
+            y = self._mixer(
+                x, state, angles=positions.angles, block_angles=positions.block_angles, record=positions.record
+            )
+        else:
+            raise StateError(f"a {type(state).__name__} was passed to a {type(self._mixer).__name__}")
+        streams = inject(streams, y, injection)
+        x, injection = self._expert_streams.read(streams)
+        return inject(streams, self._experts(x, leases), injection)
+
+
+class Qwen4ExpModel:
+    """A `qwen4_exp` text model over an open checkpoint. Used by one thread; states are independent of each other.
+
+    Args:
+        checkpoint: Open for as long as the model is used; not owned.
+        experts: Where routed experts come from; not owned.
+        backend: Says which dtype to compute in.
+        ngram_cache_bytes: Payload that the n-gram row caches may keep, all together.
+
+    Raises:
+        CheckpointError: A weight is missing, damaged, or not stored as the configuration says.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        experts: Experts,
+        backend: Backend,
+        *,
+        ngram_cache_bytes: int = NGRAM_CACHE_BYTES,
+    ) -> None:
+        config = checkpoint.config
+        weights = WeightReader(checkpoint, backend)
+        self.config = config
+        self._resident = isinstance(experts, ResidentExperts)
+        self._dtype = backend.compute_dtype
+        self._key = f"qwen4_exp {checkpoint.directory}"
+        self._lanes = ThreadPoolExecutor(READ_LANES, thread_name_prefix="ngram-rows")
+        self._embedding = weights.projection(f"{TEXT_PREFIX}.embed_tokens")
+        self._rotary = RotaryEmbedding(config, backend.compute_dtype)
+        self._layers = [
+            DecoderLayer(weights, f"{TEXT_PREFIX}.layers.{index}", config, kind=kind, layer=index, experts=experts)
+            for index, kind in enumerate(config.layer_types)
+        ]
+        self._ngrams = {
+            layer: NgramLayer(
+                checkpoint,
+                weights,
+                f"{TEXT_PREFIX}.layers.{layer}.ple",
+                config,
+                index=index,
+                cache_bytes=ngram_cache_bytes // len(config.ple_layers),
+                lanes=self._lanes,
+            )
+            for index, layer in enumerate(config.ple_layers)
+        }
+        self._mixer = StreamMixer(weights, f"{TEXT_PREFIX}.hyper_connection_mixer", config)
+        self._head = weights.projection(HEAD_MODULE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the threads that read n-gram rows."""
+        self._lanes.shutdown()
+
+    def new_state(self) -> SequenceState:
+        """The state of an empty sequence."""
+        states: list[LayerState] = [layer.new_state() for layer in self._layers]
+        states += [ngram.new_state() for ngram in self._ngrams.values()]
+        return SequenceState(states, self._key)
+
+    def forward(
+        self,
+        ids: Sequence[int] | npt.NDArray[np.integer],
+        state: SequenceState,
+        *,
+        logits: Literal["last", "all"] = "last",
+        record: bool = False,
+    ) -> ForwardResult:
+        """Run one pass over ``ids`` [T], which follow what ``state`` has seen, and append them to it.
+
+        Args:
+            ids: Token ids, at least one.
+            state: Advanced in place. When the pass fails it is left unusable; fork it first to be able to go on.
+            logits: Of the last token only, or of every token.
+            record: Keep what `SequenceState.trim` needs to return to any length inside this pass.
+
+        Returns:
+            Logits and streams; not necessarily evaluated when the experts are resident.
+
+        Raises:
+            RequestError: No ids, or an id outside the vocabulary.
+            StateError: The state belongs to another model.
+            ExpertReadError: Expert or n-gram bytes could not be read.
+        """
+        tokens = self._checked(ids)
+        state.require_model(self._key)
+        positions = self._positions(state.length, len(tokens), record=record)
+        ngram_states = dict(zip(self._ngrams, state.layers[len(self._layers) :], strict=True))
+        with pass_leases() as leases:
+            streams = self._embed(tokens)
+            for index, layer in enumerate(self._layers):
+                if index in self._ngrams:
+                    streams = streams + self._ngram(index, streams, tokens, ngram_states[index], positions)
+                streams = layer(streams, state.layers[index], positions, leases)
+            result = ForwardResult(logits=self._logits(streams if logits == "all" else streams[-1:]), streams=streams)
+            state.advance(len(tokens), recorded=record)
+            pending = [result.logits, streams, *state.arrays()]
+            if self._resident:
+                mx.async_eval(pending)
+            else:
+                mx.eval(pending)
+        return result
+
+    def _checked(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> Ids:
+        tokens = np.asarray(ids, np.int64)
+        if tokens.ndim != 1 or not len(tokens):
+            raise RequestError(f"a pass needs a list of at least one token id; got an array of shape {tokens.shape}")
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= self.config.vocab_size:
+            raise RequestError(
+                f"token id {low if low < 0 else high} is outside the vocabulary of {self.config.vocab_size:,}; "
+                "the tokenizer and the model disagree"
+            )
+        return tokens
+
+    def _positions(self, start: int, tokens: int, *, record: bool) -> PassPositions:
+        ratio = self.config.indexer_compress_ratio
+        blocks = np.arange(start // ratio, (start + tokens) // ratio, dtype=np.int64) * ratio
+        return PassPositions(
+            start=start,
+            angles=self._rotary.angles(np.arange(start, start + tokens, dtype=np.int64)),
+            block_angles=self._rotary.angles(blocks) if len(blocks) else None,
+            record=record,
+        )
+
+    def _embed(self, tokens: Ids) -> mx.array:
+        rows = self._embedding.rows(mx.array(tokens.astype(np.int32)))
+        shape = (len(tokens), self.config.hc_count, self.config.hidden_size)
+        return mx.broadcast_to(rows[:, None, :], shape)
+
+    def _ngram(
+        self, layer: int, streams: mx.array, tokens: Ids, state: LayerState, positions: PassPositions
+    ) -> mx.array:
+        ngram = self._ngrams[layer]
+        if not isinstance(state, NgramState):
+            raise StateError(f"a {type(state).__name__} was passed to the n-gram layer {layer}")
+        embeddings = ngram.look_up(tokens, state)
+        return ngram(streams, tokens, embeddings, state, start=positions.start, record=positions.record)
+
+    def _logits(self, streams: mx.array) -> mx.array:
+        mixed, _ = self._mixer.mix(streams)
+        return self._head(mixed).astype(mx.float32)

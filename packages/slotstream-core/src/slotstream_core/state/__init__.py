@@ -1,0 +1,1 @@
+"""What a sequence of tokens leaves behind for the next pass."""
