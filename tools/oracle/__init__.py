@@ -1,0 +1,1 @@
+"""Checks the text model against an independent implementation; see `make_goldens.py`."""
