@@ -115,5 +115,6 @@ CASES = (
         eos_at=(5, 7, 50, 88),
     ),
 )
-"""Between them: selection active and not; 2, 3 and 4 streams; both output gates; grouped, single and full KV heads; unequal key
-and value widths both ways; two n-gram layers, longer n-grams; ends of document first, last, side by side and between."""
+"""Between them: selection active and not; 2, 3 and 4 streams; both output gates; grouped, single and full KV heads;
+unequal key and value widths both ways; two n-gram layers, longer n-grams; ends of document first, last, side by side
+and between."""

@@ -5,9 +5,9 @@ Two steps, because the two sides need different packages. From the repository ro
     .venv/bin/python -m tools.oracle.make_goldens checkpoints DIR
     PYTHONPATH=. ORACLE/bin/python -m tools.oracle.make_goldens goldens DIR tests/core/goldens
 
-ORACLE is an environment with torch==2.13.0 transformers==5.24.0 safetensors numpy. The first step writes each case's random
-checkpoint in the Hugging Face layout (the tests write the same bytes again); the second loads it with transformers in
-float32 and records the prompt, its logits, and the greedy continuation.
+ORACLE is an environment with torch==2.13.0 transformers==5.24.0 safetensors numpy. The first step writes each case's
+random checkpoint in the Hugging Face layout (the tests write the same bytes again); the second loads it with
+transformers in float32 and records the prompt, its logits, and the greedy continuation.
 """
 
 import argparse

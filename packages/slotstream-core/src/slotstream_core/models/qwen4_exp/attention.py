@@ -110,7 +110,7 @@ class SparseAttention:
             x: Inputs of the pass.
             state: Advanced by the pass.
             angles: Of the pass's tokens.
-            block_angles: Of the first tokens of the indexer's blocks that this pass completes; None when it completes none.
+            block_angles: Of the first token of each indexer block that this pass completes; None without one.
             record: Keep what is needed to trim ``state`` to any length inside the pass.
         """
         tokens = x.shape[0]

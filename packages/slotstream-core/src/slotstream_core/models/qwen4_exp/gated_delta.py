@@ -105,8 +105,8 @@ class GatedDeltaLayer:
         if record or tokens == 1:
             output = self._token_by_token(padded, q, k, v, (mx.exp(log_decay), beta), state, start=start, record=record)
         else:
-            swapped = (x.swapaxes(0, 1) for x in (q, k, v, log_decay, beta))
-            output, state.memory = advance_chunked(state.memory, *swapped, chunk=CHUNK_TOKENS)
+            q, k, v, log_decay, beta = (x.swapaxes(0, 1) for x in (q, k, v, log_decay, beta))
+            output, state.memory = advance_chunked(state.memory, q, k, v, log_decay, beta, CHUNK_TOKENS)
             output = output.swapaxes(0, 1)
         state.window = last_rows(padded, self._kernel.shape[0] - 1)
         return self._gated_output(output, gate)

@@ -118,7 +118,8 @@ class Selector:
         q = qk[:, : self._heads * self._dim].reshape(tokens, self._heads, self._dim)
         q = rotate(self._q_norm(q), angles).astype(mx.float32)
         products = q.swapaxes(0, 1) @ state.blocks[:blocks].astype(mx.float32).T  # [heads, T, blocks]
-        return mx.maximum(products, 0.0).sum(axis=0) * self._dim**-0.5
+        scores: mx.array = mx.maximum(products, 0.0).sum(axis=0) * self._dim**-0.5
+        return scores
 
     def _append(self, blocks: mx.array, rows: mx.array, start: int) -> mx.array:
         end = start + rows.shape[0]

@@ -75,10 +75,7 @@ class ExpertLayer:
         """
         ids, mix = self.route(x)
         shared = self._shared(x)
-        if self._resident:
-            routed = self._compute(x, ids)
-        else:
-            routed = self._streamed(x, ids, shared, leases)
+        routed = self._compute(x, ids) if self._resident else self._streamed(x, ids, shared, leases)
         # the weighted sum over k in routing order, float32: [T, 1, k] @ [T, k, hidden]
         mixed = mx.addmm(shared.astype(mx.float32)[:, None], mix[:, None], routed.astype(mx.float32))
         return mixed[:, 0].astype(x.dtype)
@@ -109,7 +106,7 @@ class ExpertLayer:
             return self._grouped(x, chosen, distinct, shared)
         lease = self._experts.request(self._layer, distinct.tolist())
         leases.hold(lease)
-        mx.async_eval(shared)
+        mx.async_eval(shared)  # type: ignore[no-untyped-call]
         lease.wait()
         return self._compute(x, mx.array(self._places(distinct, lease)[chosen]))
 
@@ -130,7 +127,7 @@ class ExpertLayer:
         with pass_leases() as current, pass_leases() as following:
             pending = self._experts.request(self._layer, groups[0].tolist())
             following.hold(pending)
-            mx.async_eval(shared)
+            mx.async_eval(shared)  # type: ignore[no-untyped-call]
             for index, group in enumerate(groups):
                 lease = pending
                 current, following = following, current

@@ -123,9 +123,7 @@ class NgramLayer:
         )
         eps, groups = config.rms_norm_eps, self._count
         self._key_norm = weights.norm(f"{prefix}.norm_key.weight", eps, groups=groups)
-        self._query_norm = weights.norm(
-            f"{prefix}.norm_query.weight", eps, groups=groups, factor=self._hidden**-0.5
-        )
+        self._query_norm = weights.norm(f"{prefix}.norm_query.weight", eps, groups=groups, factor=self._hidden**-0.5)
         self._conv_norm = weights.norm(f"{prefix}.norm_conv.weight", eps, groups=groups)
         self._kernel = weights.vector(f"{prefix}.conv1d.weight")[:, :, 0].T  # [taps, streams * hidden]
         self._dilation = config.ngram_size

@@ -33,12 +33,12 @@ class Projection:
         self.biases = biases
         self.bits = bits
         self.group_size = group_size
-        self._dense_t = weight.T if scales is None else None
+        self._transposed = weight.T
 
     def __call__(self, x: mx.array) -> mx.array:
         """Apply the map to ``x`` [..., in]; returns [..., out]."""
-        if self._dense_t is not None:
-            return x @ self._dense_t
+        if self.scales is None:
+            return x @ self._transposed
         return mx.quantized_matmul(
             x, self.weight, scales=self.scales, biases=self.biases, group_size=self.group_size, bits=self.bits
         )

@@ -33,6 +33,11 @@ NGRAM_CACHE_BYTES = 256 * 10**6
 Ids = npt.NDArray[np.int64]
 
 
+def expert_modules(config: Qwen4ExpConfig) -> list[str]:
+    """Names of the modules that hold each layer's routed experts, for `ExpertLayout.from_checkpoint`."""
+    return [f"{TEXT_PREFIX}.layers.{layer}.mlp.switch_mlp" for layer in range(config.num_hidden_layers)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ForwardResult:
     """What a pass returns.
@@ -83,9 +88,7 @@ class DecoderLayer:
         """The state before the first token."""
         return self._mixer.new_state()
 
-    def __call__(
-        self, streams: mx.array, state: LayerState, positions: PassPositions, leases: PassLeases
-    ) -> mx.array:
+    def __call__(self, streams: mx.array, state: LayerState, positions: PassPositions, leases: PassLeases) -> mx.array:
         """Advance ``state`` and return the new streams, [T, streams, hidden]."""
         x, injection = self._attention_streams.read(streams)
         if isinstance(self._mixer, GatedDeltaLayer) and isinstance(state, DeltaState):
@@ -204,7 +207,7 @@ class Qwen4ExpModel:
             state.advance(len(tokens), recorded=record)
             pending = [result.logits, streams, *state.arrays()]
             if self._resident:
-                mx.async_eval(pending)
+                mx.async_eval(pending)  # type: ignore[no-untyped-call]
             else:
                 mx.eval(pending)
         return result

@@ -1,0 +1,57 @@
+"""Small models for the tests of the text model: made once a session, opened by each test."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.backend import Backend
+from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.experts import ExpertLayout, ResidentExperts, StoredExperts, StreamedExperts
+from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
+from slotstream_core.state.sequence import SequenceState
+
+Logits = npt.NDArray[np.float32]
+
+
+@contextmanager
+def open_model(
+    directory: Path, *, slots: int | None = None, ngram_cache_bytes: int = 1 << 20
+) -> Iterator[Qwen4ExpModel]:
+    """The model of a checkpoint with every expert resident, or streamed through ``slots`` slots."""
+    backend = Backend.detect()
+    with Checkpoint.open(directory) as checkpoint:
+        layout = ExpertLayout.from_checkpoint(
+            checkpoint, expert_modules(checkpoint.config), float_name=backend.float_name
+        )
+        source = StoredExperts(layout)
+        if slots is None:
+            resident = ResidentExperts(source, lane_count=2)
+            with Qwen4ExpModel(checkpoint, resident, backend, ngram_cache_bytes=ngram_cache_bytes) as model:
+                yield model
+        else:
+            with (
+                StreamedExperts(source, slot_count=slots, lane_count=2) as streamed,
+                Qwen4ExpModel(checkpoint, streamed, backend, ngram_cache_bytes=ngram_cache_bytes) as model,
+            ):
+                yield model
+                streamed.pool.check_integrity()
+
+
+def run_passes(model: Qwen4ExpModel, ids: Sequence[int], lengths: Sequence[int], state: SequenceState) -> Logits:
+    """Logits [T, vocab] of ``ids`` read in passes of the given lengths, the last one repeated as needed."""
+    outputs = []
+    start = index = 0
+    while start < len(ids):
+        length = lengths[min(index, len(lengths) - 1)]
+        outputs.append(np.array(model.forward(ids[start : start + length], state, logits="all").logits))
+        start, index = start + length, index + 1
+    return np.concatenate(outputs)
+
+
+def last_logits(model: Qwen4ExpModel, ids: Sequence[int], state: SequenceState) -> Logits:
+    """Logits [vocab] of the last of ``ids``, read in one pass."""
+    return np.array(model.forward(ids, state).logits[0].astype(mx.float32))

@@ -1,0 +1,280 @@
+"""States, streaming and the n-gram rows of the text model, on tiny random checkpoints."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from slotstream_core.checkpoint.synthesis import write_synthetic
+from slotstream_core.errors import ExpertReadError, RequestError, StateError
+from slotstream_core.models.qwen4_exp.delta_rule import advance_chunked, advance_one, invert_unit_lower
+from slotstream_core.models.qwen4_exp.ngram import NgramHash
+from slotstream_core.models.qwen4_exp.ngram_rows import RowCache
+from tests.core.qwen4_exp_models import last_logits, open_model, run_passes
+
+SETTINGS = {"vocab_size": 288, "indexer_n_heads": 8, "indexer_budget": 16, "num_experts": 16, "split_ngram_parts": 3}
+LAYERS, EXPERTS, TOP = 4, 16, 4
+PROMPT = [(7 * i * i + 3 * i + 5) % 256 for i in range(48)]
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_synthetic(tmp_path_factory.mktemp("dense"), SETTINGS, bits=None, float_type="F32")
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_synthetic(tmp_path_factory.mktemp("quantized"), SETTINGS, bits=4, group_size=32)
+
+
+@pytest.mark.parametrize("kind", ["dense", "quantized"])
+def test_streamed_logits_equal_resident_ones_bit_for_bit_at_every_pool_size(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    directory = request.getfixturevalue(kind)
+    lengths = (40, 1, 1, 3, 1, 1, 1)
+    with open_model(directory) as model:
+        expected = run_passes(model, PROMPT, lengths, model.new_state())
+    for slots in (2 * TOP, 2 * TOP + 3, 24, LAYERS * EXPERTS - 1, LAYERS * EXPERTS):
+        with open_model(directory, slots=slots) as model:
+            logits = run_passes(model, PROMPT, lengths, model.new_state())
+        assert np.array_equal(logits, expected), f"{slots} slots"
+
+
+def test_a_quantised_checkpoint_reads_its_prompt_alike_in_one_pass_and_token_by_token(quantized: Path) -> None:
+    with open_model(quantized) as model:
+        together = run_passes(model, PROMPT, (100,), model.new_state())
+        apart = run_passes(model, PROMPT, (1,), model.new_state())
+    assert np.isfinite(together).all()
+    assert together.std() > 0.05
+    assert np.abs(together - apart).max() < 2e-4
+
+
+def test_the_last_logits_are_the_last_row_of_all_logits(dense: Path) -> None:
+    with open_model(dense) as model:
+        everything = run_passes(model, PROMPT, (100,), model.new_state())
+        last = last_logits(model, PROMPT, model.new_state())
+    assert np.abs(everything[-1] - last).max() < 1e-5
+
+
+def test_a_fork_and_its_origin_do_not_see_each_other(dense: Path) -> None:
+    with open_model(dense) as model:
+        state = model.new_state()
+        last_logits(model, PROMPT[:30], state)
+        fork = state.fork()
+        last_logits(model, [9, 8, 7, 6, 5], state)
+        on_fork = last_logits(model, PROMPT[30:34], fork)
+        fresh = model.new_state()
+        last_logits(model, PROMPT[:30], fresh)
+        alone = last_logits(model, PROMPT[30:34], fresh)
+    assert np.array_equal(on_fork, alone)
+    assert (state.length, fork.length) == (35, 34)
+
+
+@pytest.mark.parametrize("kept", range(6))
+def test_a_recorded_pass_can_be_cut_at_any_of_its_positions(dense: Path, kept: int) -> None:
+    with open_model(dense) as model:
+        state = model.new_state()
+        last_logits(model, PROMPT[:30], state)
+        plain = state.fork()
+        model.forward(PROMPT[30:35], state, record=True)
+        assert state.possible_lengths() == range(30, 36)
+        state.trim(30 + kept)
+        for token in PROMPT[30 : 30 + kept]:
+            last_logits(model, [token], plain)
+        cut = run_passes(model, [3, 1, 4, 1, 5], (1,), state)
+        never_seen = run_passes(model, [3, 1, 4, 1, 5], (1,), plain)
+    assert np.array_equal(cut, never_seen)
+    assert state.length == 35 + kept
+
+
+def test_cutting_twice_inside_one_recorded_pass_works(dense: Path) -> None:
+    with open_model(dense) as model:
+        state = model.new_state()
+        model.forward(PROMPT[:6], state, record=True)
+        state.trim(5)
+        state.trim(2)
+        fresh = model.new_state()
+        run_passes(model, PROMPT[:2], (1,), fresh)
+        assert np.array_equal(last_logits(model, [77], state), last_logits(model, [77], fresh))
+
+
+def test_an_unrecorded_pass_cannot_be_cut(dense: Path) -> None:
+    with open_model(dense) as model:
+        state = model.new_state()
+        last_logits(model, PROMPT, state)
+        with pytest.raises(StateError, match="has 48 tokens and cannot be cut to 40; possible are 48 to 48"):
+            state.trim(40)
+        model.forward([1, 2], state, record=True)
+        state.forget_passes()
+        with pytest.raises(StateError, match="cannot be cut to 49"):
+            state.trim(49)
+
+
+def test_a_state_holds_its_caches_in_steps_and_says_how_large_they_are(dense: Path) -> None:
+    with open_model(dense) as model:
+        state = model.new_state()
+        empty = state.byte_size()
+        last_logits(model, PROMPT, state)
+        first = state.byte_size()
+        last_logits(model, PROMPT, state)
+        assert empty < first
+        heads, head_dim, float_bytes = 2, 32, 4
+        assert 2 * 1024 * heads * head_dim * float_bytes < first < 4 * 1024 * heads * head_dim * float_bytes
+        assert state.byte_size() < first + 16 * 64  # at most a few raw index keys more
+
+
+def test_the_cache_grows_past_its_first_step_without_changing_results(dense: Path) -> None:
+    ids = (PROMPT * 22)[:1030]
+    with open_model(dense) as model:
+        state = model.new_state()
+        model.forward(ids[:1020], state)
+        stepped = run_passes(model, ids[1020:], (1,), state)
+        other = model.new_state()
+        model.forward(ids[:1020], other)
+        together = run_passes(model, ids[1020:], (10,), other)
+    assert np.abs(stepped - together).max() < 2e-4
+
+
+def test_a_state_of_another_model_is_refused(dense: Path, quantized: Path) -> None:
+    with open_model(dense) as first, open_model(quantized) as second:
+        state = first.new_state()
+        with pytest.raises(StateError, match="belongs to another model"):
+            second.forward([1], state)
+
+
+@pytest.mark.parametrize("ids", [[], [-1], [288]])
+def test_ids_that_are_no_tokens_are_refused(dense: Path, ids: list[int]) -> None:
+    with open_model(dense) as model, pytest.raises(RequestError, match="token id"):
+        model.forward(ids, model.new_state())
+
+
+def test_tokens_before_an_end_of_document_do_not_reach_the_ngrams_after_it() -> None:
+    eos = 99
+    hashing = NgramHash(
+        multipliers=np.array([3, 5, 7]),
+        head_sizes=np.array([101, 103, 107, 109]),
+        head_offsets=np.array([0, 101, 204, 311]),
+        eos_id=eos,
+    )
+    start = np.full(2, eos)
+    after = hashing.rows(start, np.array([4, 5, eos, 6, 7, 8]))
+    assert np.array_equal(after[3:], hashing.rows(start, np.array([6, 7, 8])))
+    assert not np.array_equal(after[4:], hashing.rows(np.array([eos, 5]), np.array([7, 8])))
+    bigram, trigram = 8 * 3 ^ 7 * 5, 8 * 3 ^ 7 * 5 ^ 6 * 7
+    assert after[5].tolist() == [bigram % 101, bigram % 103 + 101, trigram % 107 + 204, trigram % 109 + 311]
+
+
+def test_ngram_hashes_wrap_like_64_bit_integers_and_stay_inside_their_head() -> None:
+    factors = [2**62 + 1, 2**61 + 3]
+    hashing = NgramHash(multipliers=np.array(factors), head_sizes=np.array([97]), head_offsets=np.array([10]), eos_id=0)
+    mixed = (250_000 * factors[0] ^ 249_999 * factors[1]) % 2**64
+    signed = mixed - 2**64 if mixed >= 2**63 else mixed
+    assert hashing.rows(np.array([249_999]), np.array([250_000])).tolist() == [[signed % 97 + 10]]
+
+
+class CountedRows:
+    """Rows of four bytes that hold their own number; fails on the rows it is told to."""
+
+    row_bytes = 4
+
+    def __init__(self) -> None:
+        self.read_rows: list[int] = []
+        self.failing: set[int] = set()
+
+    def read(self, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
+        if self.failing & set(rows.tolist()):
+            raise ExpertReadError("row cannot be read")
+        self.read_rows += rows.tolist()
+        out[:] = rows.astype("<u4").view(np.uint8).reshape(-1, 4)
+
+
+def test_the_row_cache_is_bounded_and_reads_dropped_rows_again_alike() -> None:
+    rows = CountedRows()
+    with ThreadPoolExecutor(2) as lanes:
+        cache = RowCache(rows, 40, lanes)
+        for wanted in ([1, 2, 3], [2, 3, 4], list(range(100, 160)), [1, 2, 159], [159]):
+            packed = cache.fetch(np.array(wanted))
+            assert packed.view("<u4")[:, 0].tolist() == wanted
+            assert cache.kept_bytes <= 40
+    assert cache.hits == 2 + 1 + 1
+    assert sorted(rows.read_rows) == sorted([1, 2, 3, 4, *range(100, 160), 1, 2])
+
+
+def test_a_failed_row_read_is_raised_and_leaves_nothing_in_the_cache() -> None:
+    rows = CountedRows()
+    rows.failing = {30}
+    with ThreadPoolExecutor(2) as lanes:
+        cache = RowCache(rows, 4000, lanes)
+        with pytest.raises(ExpertReadError):
+            cache.fetch(np.arange(40))
+        assert cache.kept_bytes == 0
+        rows.failing = set()
+        assert cache.fetch(np.arange(40)).view("<u4")[:, 0].tolist() == list(range(40))
+
+
+def test_a_model_with_a_tiny_row_cache_computes_the_same(quantized: Path) -> None:
+    with open_model(quantized, ngram_cache_bytes=1) as small, open_model(quantized) as large:
+        assert np.array_equal(
+            run_passes(small, PROMPT, (20, 1), small.new_state()), run_passes(large, PROMPT, (20, 1), large.new_state())
+        )
+
+
+def _delta_inputs(tokens: int, *, repeat_keys: bool) -> dict[str, npt.NDArray[np.float32]]:
+    draw = np.random.default_rng(tokens)
+    keys = draw.normal(size=(2, tokens, 8))
+    if repeat_keys:
+        keys[:] = keys[:, :1]
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    inputs = {
+        "q": draw.normal(size=(2, tokens, 8)),
+        "k": keys,
+        "v": draw.normal(size=(4, tokens, 6)),
+        "log_decay": -0.2 * draw.random((4, tokens)) * (not repeat_keys),
+        "beta": 0.99 * np.ones((4, tokens)) if repeat_keys else draw.random((4, tokens)),
+        "state": draw.normal(size=(4, 6, 8)),
+    }
+    return {name: value.astype(np.float32) for name, value in inputs.items()}
+
+
+def _delta_reference(x: dict[str, npt.NDArray[np.float32]]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The recurrence as its definition says, in float64."""
+    state = x["state"].astype(np.float64)
+    outputs = np.zeros((*x["beta"].shape, 6))
+    for t in range(outputs.shape[1]):
+        for head in range(4):
+            k, q = x["k"][head // 2, t].astype(np.float64), x["q"][head // 2, t].astype(np.float64)
+            state[head] *= np.exp(np.float64(x["log_decay"][head, t]))
+            state[head] += x["beta"][head, t] * np.outer(x["v"][head, t] - state[head] @ k, k)
+            outputs[head, t] = state[head] @ q
+    return outputs, state
+
+
+@pytest.mark.parametrize("repeat_keys", [False, True], ids=["any-keys", "one-key-repeated"])
+@pytest.mark.parametrize("tokens", [2, 16, 50])
+def test_the_chunked_delta_rule_equals_the_recurrence(tokens: int, repeat_keys: bool) -> None:
+    x = _delta_inputs(tokens, repeat_keys=repeat_keys)
+    a = {name: mx.array(value) for name, value in x.items()}
+    expected, final = _delta_reference(x)
+    outputs, state = advance_chunked(a["state"], a["q"], a["k"], a["v"], a["log_decay"], a["beta"], 16)
+    assert np.abs(np.array(outputs) - expected).max() < 2e-5
+    assert np.abs(np.array(state) - final).max() < 2e-5
+
+
+def test_one_token_of_the_delta_rule_equals_the_recurrence() -> None:
+    x = _delta_inputs(1, repeat_keys=False)
+    a = {name: mx.array(value) for name, value in x.items()}
+    q, k, v, decay, beta = (a[name][:, 0] for name in ("q", "k", "v", "log_decay", "beta"))
+    output, state = advance_one(a["state"], q, k, v, mx.exp(decay), beta)
+    expected, final = _delta_reference(x)
+    assert np.abs(np.array(output) - expected[:, 0]).max() < 1e-5
+    assert np.abs(np.array(state) - final).max() < 1e-5
+
+
+def test_the_inverse_of_a_unit_lower_matrix_ignores_what_is_not_below_the_diagonal() -> None:
+    matrix = np.random.default_rng(5).normal(size=(3, 8, 8)).astype(np.float32)
+    lower = np.tril(matrix, -1) + np.eye(8)
+    assert np.abs(np.array(invert_unit_lower(mx.array(matrix))) @ lower - np.eye(8)).max() < 1e-3
