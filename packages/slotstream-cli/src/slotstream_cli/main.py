@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         # run and serve first, then the tools around them
         "doctor": ("doctor", "Show what fits on this machine and how fast it will be."),
         "convert": ("convert", "Convert a Hugging Face checkpoint into the layout that is streamed."),
+        "prefill-schedule": ("prefill_schedule", "Show the passes a prompt is read in and the wait they imply."),
     }
 )
 """Command name -> (module under `slotstream_cli.commands`, one-line summary)."""

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from slotstream_planner.cgroups import read_cgroup_limits
 from slotstream_planner.errors import InvalidRequest, MachineError
+from slotstream_planner.sensors import read_mac_available_bytes
 from slotstream_planner.units import GB, gb_to_bytes
 
 __all__ = ["UNLIMITED_BYTES", "Machine", "MachineKind"]
@@ -124,6 +125,8 @@ class Machine:
             raise MachineError(f"the memory sensors of this machine cannot be read: {error}") from error
         kind: MachineKind = "macos" if sys.platform == "darwin" else "linux" if sys.platform == "linux" else "other"
         ram_bytes, available_bytes = int(memory.total), int(memory.available)
+        if kind == "macos":
+            available_bytes = read_mac_available_bytes()
         if kind == "linux":
             for limit in read_cgroup_limits():
                 ram_bytes = min(ram_bytes, limit.limit_bytes)

@@ -6,7 +6,7 @@ so passes get smaller as the prompt grows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ __all__ = [
     "LARGEST_PASS",
     "QUERY_KEY_LIMIT",
     "PrefillPass",
+    "estimate_passes",
     "estimate_prefill_seconds",
     "pass_size",
     "resume_boundaries",
@@ -82,20 +83,29 @@ def _passes(position: int, end: int, largest: int) -> Iterator[PrefillPass]:
         position += tokens
 
 
-def estimate_prefill_seconds(tokens: int, largest: int) -> float | None:
-    """Return the reference time to read a prompt; None when a pass below 256 tokens has no measured speed."""
+def estimate_passes(passes: Iterable[PrefillPass]) -> float | None:
+    """Return the reference time of these passes; None when one below 256 tokens has no measured speed.
+
+    A short last pass is timed at the rate of the size it would have had.
+    """
     total_s = 0.0
-    for each in schedule_passes(tokens, largest):
+    for each in passes:
         if each.full_tokens < _ORDINARY_FLOOR:
             return None
         total_s += each.tokens / prefill_tok_s(each.full_tokens)
     return total_s
 
 
-def resume_boundaries(tokens: int, largest: int) -> list[int]:
+def estimate_prefill_seconds(tokens: int, largest: int) -> float | None:
+    """Return the reference time to read a whole prompt; None when it is unmeasured."""
+    return estimate_passes(schedule_passes(tokens, largest))
+
+
+def resume_boundaries(tokens: int, largest: int, *, start: int = 0) -> list[int]:
     """Return the positions at which a prompt's state may be saved and resumed.
 
     They are the ends of passes whose size rule gives at least 256 tokens there; the prompt's own end is not one.
     """
-    ends = (p.start + p.tokens for p in schedule_passes(tokens, largest) if p.full_tokens >= _ORDINARY_FLOOR)
-    return [end for end in ends if end < tokens]
+    passes = schedule_passes(tokens, largest, start=start)
+    ends = (each.start + each.tokens for each in passes if each.full_tokens >= _ORDINARY_FLOOR)
+    return [end for end in ends if end < start + tokens]

@@ -114,6 +114,21 @@ def _machine(ram: float | None, working_set: float | None, available: float | No
         return Machine.simulated(ram_gb=ram, working_set_gb=working_set, available_gb=available)
     if working_set is not None or available is not None:
         raise InvalidRequest("--sim-working-set and --sim-available describe a simulated machine; give --sim-ram too")
+    return _this_machine()
+
+
+def _this_machine() -> Machine:
+    """Read this machine; with an NVIDIA device and MLX's CUDA backend installed, the device is what counts."""
+    import importlib.metadata
+
+    from slotstream_planner import Machine
+    from slotstream_planner.sensors import read_nvidia_memory
+
+    packages = {distribution.name.lower() for distribution in importlib.metadata.distributions()}
+    if packages & {"mlx-cuda-12", "mlx-cuda-13"}:
+        device = read_nvidia_memory()
+        if device is not None:
+            return Machine.current(accelerator_bytes=device.total_bytes, accelerator_available_bytes=device.free_bytes)
     return Machine.current()
 
 

@@ -1,0 +1,110 @@
+"""Plans from Python and from the command line: JSON, sweeps, and fast enough for a slider."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from slotstream_planner import InvalidRequest, Machine, MachineError, plan, published_geometry
+from slotstream_planner.__main__ import main
+from slotstream_planner.sensors import parse_vm_stat, read_nvidia_memory
+from slotstream_planner.sweeping import sweep_machines
+
+GEOMETRY = published_geometry()
+
+
+def best_seconds(action: Callable[[], object], times: int = 5) -> float:
+    def once() -> float:
+        started_s = time.process_time()
+        action()
+        return time.process_time() - started_s
+
+    return min(once() for _ in range(times))
+
+
+def test_one_plan_is_planned_in_under_five_milliseconds() -> None:
+    machine = Machine.simulated(ram_gb=64)
+    assert best_seconds(lambda: plan(GEOMETRY, machine)) < 0.005
+
+
+def test_a_thousand_machines_take_seconds() -> None:
+    assert best_seconds(lambda: sweep_machines(GEOMETRY, [8 + n / 8 for n in range(1000)], disk_gb_s=6), times=1) < 10
+
+
+def test_a_sweep_says_what_fits_and_what_does_not() -> None:
+    small, large = sweep_machines(GEOMETRY, [8, 48], disk_gb_s=6, chip="M4 Pro")
+    assert small.refusal is not None
+    assert small.pool_slots is None
+    assert (large.pool_slots, large.window_tokens, large.refusal) == (7_726, 32_768, None)
+    assert large.tok_s is not None
+    assert json.loads(json.dumps(large.to_json()))["draft"] == "resident"
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan")])
+def test_a_disk_rate_that_is_none_is_refused(rate: float) -> None:
+    with pytest.raises(InvalidRequest):
+        sweep_machines(GEOMETRY, [48], disk_gb_s=rate)
+
+
+def test_the_module_prints_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--sim-ram", "64"]) == 0
+    assert json.loads(capsys.readouterr().out)["pool_slots"] == 7_125
+
+
+def test_the_module_prints_a_sweep_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--sim-ram", "8", "--sim-ram", "64", "--disk-gb-s", "5"]) == 0
+    points = json.loads(capsys.readouterr().out)
+    assert [point["window_tokens"] for point in points] == [None, 131_072]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["--sim-ram", "8"], 1, "insufficient_memory"),
+        (["--sim-ram", "nan"], 2, "invalid_request"),
+        (["--sim-ram", "64", "--max-context", "many"], 2, "invalid_request"),
+        (["--model", "/nowhere"], 1, "geometry_error"),
+    ],
+)
+def test_the_module_reports_errors_as_json(
+    arguments: list[str], code: int, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == code
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == error
+
+
+def test_the_module_runs_without_third_party_packages_but_psutil() -> None:
+    code = (
+        "import sys; from slotstream_planner.__main__ import main; main(['--sim-ram', '64']); "
+        "print({m.split('.')[0] for m in sys.modules} & {'mlx', 'numpy', 'click', 'safetensors'}, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "set()"
+
+
+VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                               10000.
+Pages active:                            700000.
+Pages purgeable:                             20.
+File-backed pages:                        30000.
+Pages stored in compressor:               12345.
+"""
+
+
+def test_available_memory_of_a_mac_is_free_purgeable_and_file_backed() -> None:
+    assert parse_vm_stat(VM_STAT) == (10_000 + 20 + 30_000) * 16_384
+
+
+@pytest.mark.parametrize("text", ["", VM_STAT.replace("Pages free", "Free"), VM_STAT.replace("page size", "size")])
+def test_page_counts_that_are_not_understood_are_refused(text: str) -> None:
+    with pytest.raises(MachineError, match="vm_stat"):
+        parse_vm_stat(text)
+
+
+def test_a_machine_without_an_nvidia_driver_has_no_device() -> None:
+    assert read_nvidia_memory("/nowhere/nvidia-smi") is None
