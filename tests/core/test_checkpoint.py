@@ -2,7 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -305,11 +307,41 @@ def test_a_file_that_shrinks_after_opening_fails_the_read(quantised: Path) -> No
             checkpoint.read("language_model.model.layers.0.mlp.gate.weight")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_read_permission_is_named(quantised: Path) -> None:
-    (quantised / SHARD).chmod(0)
-    with pytest.raises(CheckpointMissing, match="Permission denied"):
-        Checkpoint.open(quantised)
+@pytest.fixture
+def unprivileged(quantised: Path) -> Iterator[Path]:
+    """A model whose files belong to whoever runs the tests, read by somebody whom permissions bind."""
+    if os.geteuid() != 0:
+        yield quantised
+        return
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name) / "model"
+        shutil.copytree(quantised, directory)
+        nobody = 65534
+        for path in (Path(name), directory, *directory.iterdir()):
+            os.chown(path, nobody, nobody)
+        os.seteuid(nobody)
+        try:
+            yield directory
+        finally:
+            os.seteuid(0)
+
+
+def test_a_file_without_read_permission_is_named(unprivileged: Path) -> None:
+    (unprivileged / SHARD).chmod(0)
+    with pytest.raises(CheckpointMissing, match=rf"{SHARD} cannot be read: Permission denied"):
+        Checkpoint.open(unprivileged)
+    (unprivileged / "config.json").chmod(0)
+    with pytest.raises(CheckpointMissing, match=r"config\.json cannot be read: Permission denied"):
+        Checkpoint.open(unprivileged)
+
+
+def test_a_directory_without_read_permission_is_named(unprivileged: Path) -> None:
+    unprivileged.chmod(0)
+    try:
+        with pytest.raises(CheckpointMissing, match="model cannot be read: Permission denied"):
+            Checkpoint.open(unprivileged)
+    finally:
+        unprivileged.chmod(0o755)
 
 
 def test_rows_outside_a_tensor_are_refused(quantised: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from slotstream_planner.errors import GeometryError
-from slotstream_planner.headers import DTYPE_BYTES, TensorHeader, read_checkpoint_headers, read_json
+from slotstream_planner.headers import DTYPE_BYTES, TensorHeader, list_directory, read_checkpoint_headers, read_json
 
 __all__ = ["SUPPORTED_MODEL_TYPES", "Compute", "ModelGeometry"]
 
@@ -144,8 +144,7 @@ class ModelGeometry:
                 configuration and the tensors disagree.
         """
         root = Path(directory).expanduser()
-        if not root.is_dir():
-            raise GeometryError(f"{root} is not a directory; give the directory of a converted checkpoint")
+        list_directory(root)
         config = _Config(read_json(root / "config.json"), root / "config.json")
         return _assemble(root, config, list(read_checkpoint_headers(root).values()), compute)
 

@@ -20,6 +20,7 @@ __all__ = [
     "DTYPE_BYTES",
     "INDEX_NAME",
     "TensorHeader",
+    "list_directory",
     "read_checkpoint_headers",
     "read_headers",
     "read_json",
@@ -194,20 +195,18 @@ def read_checkpoint_headers(directory: Path) -> dict[str, TensorHeader]:
         CheckpointUnreadable: No such directory, no safetensors file in it, or a file that cannot be opened.
         GeometryError: A file is truncated or malformed, or the index and the files disagree.
     """
-    if not directory.is_dir():
-        raise CheckpointUnreadable(f"{directory} is not a directory; give the directory of a checkpoint")
-    index = directory / INDEX_NAME
-    placed = _read_index(index) if index.exists() else {}
-    names = sorted(set(placed.values())) or sorted(path.name for path in directory.glob("*.safetensors"))
+    present = list_directory(directory)
+    placed = _read_index(directory / INDEX_NAME) if INDEX_NAME in present else {}
+    names = sorted(set(placed.values())) or sorted(name for name in present if name.endswith(".safetensors"))
     if not names:
         raise CheckpointUnreadable(f"{directory} holds no .safetensors file; give the directory of a checkpoint")
-    if DRAFT_NAME not in names and (directory / DRAFT_NAME).exists():
+    if DRAFT_NAME in present and DRAFT_NAME not in names:
         names.append(DRAFT_NAME)
     tensors: dict[str, TensorHeader] = {}
     for name in names:
-        if not (directory / name).exists():
+        if name not in present:
             raise CheckpointUnreadable(
-                f"{index.name} names {name}, which is not in {directory}; download or convert that file again"
+                f"{INDEX_NAME} names {name}, which is not in {directory}; download or convert that file again"
             )
         for tensor in read_headers(directory / name):
             if tensor.name in tensors:
@@ -218,6 +217,20 @@ def read_checkpoint_headers(directory: Path) -> dict[str, TensorHeader]:
             tensors[tensor.name] = tensor
     _check_index(directory, placed, tensors)
     return tensors
+
+
+def list_directory(directory: Path) -> frozenset[str]:
+    """Return the names in a directory.
+
+    Raises:
+        CheckpointUnreadable: No such directory, or it may not be read.
+    """
+    try:
+        return frozenset(os.listdir(directory))  # noqa: PTH208 - names are wanted, not paths
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointUnreadable(f"{directory} is not a directory; give the directory of a checkpoint") from error
+    except OSError as error:
+        raise CheckpointUnreadable(f"{directory} cannot be read: {error.strerror}") from error
 
 
 def _read_index(path: Path) -> dict[str, str]:

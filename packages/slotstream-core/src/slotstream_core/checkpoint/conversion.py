@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.floats import encode
-from slotstream_core.checkpoint.headers import CONFIG_NAME, DRAFT_NAME, DTYPE_BYTES, read_directory
+from slotstream_core.checkpoint.headers import CONFIG_NAME, DRAFT_NAME, DTYPE_BYTES, list_directory, read_directory
 from slotstream_core.checkpoint.quantising import quantise_rows
 from slotstream_core.checkpoint.quantization import ModuleQuantization, Quantization
 from slotstream_core.checkpoint.resumption import ConversionState, fingerprint
@@ -172,18 +172,29 @@ def convert_checkpoint(
         files.append(Shard(file_name=DRAFT_NAME, tensors=tuple(outputs)))
     settings = {"layout": 1, "storage": asdict(options.storage), "shard_bytes": options.shard_bytes}
     identity = fingerprint(settings, (source / CONFIG_NAME, *checkpoint.files))
-    with _locked(destination):
+    with _locked(destination) as created:
         state = ConversionState.begin(destination, identity)
-        report = _write_files(files, [*main, *draft], state, options.block_bytes, progress)
+        try:
+            report = _write_files(files, [*main, *draft], state, options.block_bytes, progress)
+        except BaseException:
+            _abandon(state, created=created)
+            raise
         block = quantization_block(options.storage, _settings([*main, *draft]))
         _complete(checkpoint, destination, shards, converted_config(checkpoint.document, block))
         state.discard()
     return report
 
 
+def _abandon(state: ConversionState, *, created: bool) -> None:
+    """Leave no trace of a conversion that stopped before its first file was finished."""
+    if state.finished:
+        return
+    state.discard()
+    if created and not list_directory(state.directory):
+        state.directory.rmdir()
+
+
 def _check_paths(source: Path, destination: Path) -> None:
-    if destination.exists() and not destination.is_dir():
-        raise CheckpointError(f"{destination} is a file; give a directory that does not exist yet")
     if destination.resolve() == source.resolve() or source.resolve() in destination.resolve().parents:
         raise CheckpointError(f"{destination} lies inside the source {source}; give a directory elsewhere")
 
@@ -214,20 +225,27 @@ def _settings(items: Sequence[_Item]) -> Iterator[tuple[TensorSpec, ModuleQuanti
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Create the directory if need be and keep other conversions out of it."""
+def _locked(directory: Path) -> Iterator[bool]:
+    """Create the directory if need be and keep other conversions out of it; yield whether it was created."""
+    created = False
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            directory.mkdir(parents=True)
+            created = True
+        except FileExistsError:
+            pass
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise CheckpointError(f"{directory} cannot be written to: {error.strerror}") from error
+        raise CheckpointError(
+            f"{directory} cannot be written to: {error.strerror}; give a directory that does not exist yet"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
         raise CheckpointError(f"another conversion is writing to {directory}; wait for it to end") from error
     try:
-        yield
+        yield created
     finally:
         os.close(descriptor)
 
@@ -335,9 +353,10 @@ def _complete(
     check_tensors(config, Quantization.from_document(document), read_directory(destination))
     for name in COPIED_FILES:
         path = checkpoint.directory / name
-        if path.is_file():
-            try:
-                write_atomically(destination / name, path.read_bytes())
-            except OSError as error:
-                raise CheckpointError(f"{path} cannot be copied: {error.strerror}") from error
+        try:
+            write_atomically(destination / name, path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be copied: {error.strerror}") from error
     write_json(destination / CONFIG_NAME, document)

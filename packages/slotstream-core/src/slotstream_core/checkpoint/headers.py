@@ -11,9 +11,21 @@ from slotstream_planner.errors import CheckpointUnreadable, GeometryError
 from slotstream_planner.headers import DRAFT_NAME, DTYPE_BYTES, INDEX_NAME
 from slotstream_planner.headers import TensorHeader as TensorInfo
 
-__all__ = ["CONFIG_NAME", "DRAFT_NAME", "DTYPE_BYTES", "INDEX_NAME", "TensorInfo", "read_directory", "read_json_object"]
+__all__ = [
+    "CONFIG_NAME",
+    "DRAFT_NAME",
+    "DTYPE_BYTES",
+    "INDEX_NAME",
+    "STATE_NAME",
+    "TensorInfo",
+    "list_directory",
+    "read_directory",
+    "read_json_object",
+]
 
 CONFIG_NAME = "config.json"
+STATE_NAME = ".slotstream-convert.json"
+"""Present in a directory while a conversion into it is unfinished."""
 
 
 def read_directory(directory: Path) -> dict[str, TensorInfo]:
@@ -25,6 +37,16 @@ def read_directory(directory: Path) -> dict[str, TensorInfo]:
     """
     with _translated():
         return headers.read_checkpoint_headers(directory)
+
+
+def list_directory(directory: Path) -> frozenset[str]:
+    """Return the names in a checkpoint directory.
+
+    Raises:
+        CheckpointMissing: No such directory, or it may not be read.
+    """
+    with _translated():
+        return headers.list_directory(directory)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

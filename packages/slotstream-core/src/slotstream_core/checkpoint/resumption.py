@@ -5,13 +5,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from slotstream_core.checkpoint.headers import CONFIG_NAME, read_json_object
+from slotstream_core.checkpoint.headers import CONFIG_NAME, STATE_NAME, list_directory, read_json_object
 from slotstream_core.checkpoint.shards import PARTIAL_SUFFIX, Shard, file_digest, write_json
 from slotstream_core.errors import CheckpointDamaged, CheckpointError
-
-STATE_NAME: Final = ".slotstream-convert.json"
 
 
 def fingerprint(settings: Mapping[str, Any], files: Iterable[Path]) -> str:
@@ -46,10 +44,11 @@ class ConversionState:
             CheckpointError: The directory holds something else.
         """
         path = directory / STATE_NAME
-        if (directory / CONFIG_NAME).exists():
+        present = list_directory(directory)
+        if CONFIG_NAME in present and STATE_NAME not in present:
             raise CheckpointError(f"{directory} already holds a model; give a directory that does not exist yet")
-        if not path.exists():
-            if any(entry for entry in directory.iterdir()):
+        if STATE_NAME not in present:
+            if present:
                 raise CheckpointError(f"{directory} is not empty; give a directory that does not exist yet")
             state = cls(directory=directory, identity=identity)
             state.save()
@@ -85,5 +84,5 @@ class ConversionState:
         write_json(self.directory / STATE_NAME, {"identity": self.identity, "finished": self.finished})
 
     def discard(self) -> None:
-        """Remove the state: the conversion is complete."""
+        """Remove the state: the conversion is complete, or nothing of it is worth keeping."""
         (self.directory / STATE_NAME).unlink(missing_ok=True)

@@ -127,7 +127,7 @@ def _attention_specs(c: Qwen4ExpConfig, prefix: str) -> Iterator[TensorSpec]:
     yield _spec(f"{prefix}.q_norm", (c.head_dim,), "centred_norm")
     yield _spec(f"{prefix}.k_norm", (c.head_dim,), "centred_norm")
     indexed = (c.indexer_n_heads + 1) * c.indexer_head_dim
-    yield _spec(f"{prefix}.indexer.index_qk_proj", (indexed, c.hidden_size), "matrix")
+    yield _spec(f"{prefix}.indexer.index_qk_proj", (indexed, c.hidden_size), "small")
     yield _spec(f"{prefix}.indexer.q_layernorm", (c.indexer_head_dim,), "centred_norm")
     yield _spec(f"{prefix}.indexer.k_layernorm", (c.indexer_head_dim,), "centred_norm")
 

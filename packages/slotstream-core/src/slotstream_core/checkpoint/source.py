@@ -12,7 +12,14 @@ import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.floats import STORAGE_TYPES, decode, first_not_finite
-from slotstream_core.checkpoint.headers import CONFIG_NAME, DTYPE_BYTES, TensorInfo, read_directory, read_json_object
+from slotstream_core.checkpoint.headers import (
+    CONFIG_NAME,
+    DTYPE_BYTES,
+    TensorInfo,
+    list_directory,
+    read_directory,
+    read_json_object,
+)
 from slotstream_core.checkpoint.huggingface import (
     SOURCE_VISION_PREFIX,
     TEXT_PREFIXES,
@@ -92,8 +99,7 @@ class SourceCheckpoint:
             UnsupportedModel: Another architecture, an already converted checkpoint, or a tensor or setting that this
                 version does not know.
         """
-        if not directory.is_dir():
-            raise CheckpointMissing(f"{directory} is not a directory; give the directory of a checkpoint")
+        list_directory(directory)
         self.directory = directory
         origin = directory / CONFIG_NAME
         self.document: dict[str, Any] = read_json_object(origin)

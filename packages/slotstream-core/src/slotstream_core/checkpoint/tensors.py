@@ -13,7 +13,14 @@ import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.floats import STORAGE_TYPES, first_not_finite
-from slotstream_core.checkpoint.headers import CONFIG_NAME, TensorInfo, read_directory, read_json_object
+from slotstream_core.checkpoint.headers import (
+    CONFIG_NAME,
+    STATE_NAME,
+    TensorInfo,
+    list_directory,
+    read_directory,
+    read_json_object,
+)
 from slotstream_core.checkpoint.quantization import ModuleQuantization, Quantization
 from slotstream_core.checkpoint.schema import DRAFT
 from slotstream_core.checkpoint.validation import check_tensors
@@ -82,8 +89,10 @@ class Checkpoint:
             UnsupportedModel: Another architecture, or a tensor or setting this version does not know.
         """
         root = Path(directory).expanduser()
-        if not root.is_dir():
-            raise CheckpointMissing(f"{root} is not a directory; give the directory of a checkpoint")
+        if STATE_NAME in list_directory(root):
+            raise CheckpointMissing(
+                f"{root} holds an unfinished conversion; run the same `slotstream convert` command again to finish it"
+            )
         origin = root / CONFIG_NAME
         document = read_json_object(origin)
         config = Qwen4ExpConfig.from_document(document, origin=str(origin))
