@@ -7,18 +7,36 @@ of names; the summary is kept here so that the group's help needs no import eith
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import click
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        # run and serve first, then the tools around them
+        "run": ("run", "Answer one prompt and stop."),
+        "parity": ("parity", "Write a checkpoint's logits for given token ids."),
         "doctor": ("doctor", "Show what fits on this machine and how fast it will be."),
         "convert": ("convert", "Convert a Hugging Face checkpoint into the layout that is streamed."),
         "prefill-schedule": ("prefill_schedule", "Show the passes a prompt is read in and the wait they imply."),
     }
 )
 """Command name -> (module under `slotstream_cli.commands`, one-line summary)."""
+
+
+INTERRUPTED = 130
+OUR_PACKAGES = frozenset({"slotpack", "slotstream_planner", "slotstream_core", "slotstream_serve"})
+
+
+def _shown(error: Exception) -> click.ClickException | None:
+    """Return what to show for an error of our packages' error trees, whose texts are fit to show; None for others."""
+    package, _, module = type(error).__module__.partition(".")
+    if package not in OUR_PACKAGES or module != "errors":
+        return None
+    if package == "slotstream_planner":
+        from slotstream_cli.planning_options import planner_failure
+
+        return planner_failure(error)
+    return click.ClickException(str(error))
 
 
 class LazyGroup(click.Group):
@@ -36,6 +54,19 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"slotstream_cli.commands.{entry[0]}")
         command: click.Command = module.command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an error raised on purpose becomes one sentence, Ctrl-C becomes exit code 130."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("-- interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        except Exception as error:
+            shown = _shown(error)
+            if shown is None:
+                raise
+            raise shown from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with the table's summaries, importing none of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import click
@@ -10,11 +10,10 @@ import click
 from slotstream_planner import (
     InsufficientMemory,
     InvalidRequest,
-    PlannerError,
     PlanRequest,
 )
 
-__all__ = ["make_request", "memory_options", "planner_failure"]
+__all__ = ["make_request", "make_size_request", "memory_options", "planner_failure", "size_options"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -63,6 +62,27 @@ _OPTIONS = (
 )
 
 
+_SIZES = 4
+"""How many of the options only size the pool and the window; every command that loads a model takes those."""
+
+
+def size_options(function: _Function) -> _Function:
+    """Add the window and the three fixed sizes to a command; see `make_size_request`."""
+    for option in reversed(_OPTIONS[:_SIZES]):
+        function = option(function)
+    return function
+
+
+def make_size_request(options: Mapping[str, Any]) -> PlanRequest:
+    """Return the planner's request for the values of `size_options` among a command's options."""
+    return PlanRequest(
+        experts_per_layer=options["experts_per_layer"],
+        pool_gb=options["pool_gb"],
+        memory_gb=options["memory_gb"],
+        max_context=options["max_context"],
+    )
+
+
 def memory_options(function: _Function) -> _Function:
     """Add the memory options to a command; they arrive as keyword arguments for `make_request`."""
     for option in reversed(_OPTIONS):
@@ -96,7 +116,7 @@ def make_request(
     )
 
 
-def planner_failure(error: PlannerError) -> click.ClickException:
+def planner_failure(error: Exception) -> click.ClickException:
     """Return the click error for a planner error: exit code 2 for a request no machine could meet, else 1."""
     if isinstance(error, InvalidRequest) and not isinstance(error, InsufficientMemory):
         return click.UsageError(str(error))

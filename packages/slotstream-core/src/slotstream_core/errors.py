@@ -12,6 +12,8 @@
     +-- ExpertReadError            expert bytes could not be read from disk (fails one request)
     +-- PoolError                  a request the slot pool cannot hold
     +-- StateError                 a sequence state used where it does not fit
+    +-- PlanError                  a memory plan that cannot be loaded here
+    +-- EngineBusy                 the engine is already generating
     +-- RequestError               the request itself is wrong
     |   +-- EmptyPrompt
     |   +-- ContextLengthExceeded  prompt and reply do not fit in the window
@@ -68,6 +70,14 @@ class PoolError(SlotstreamError):
 
 class StateError(SlotstreamError):
     """A sequence state was used with the wrong model, or trimmed to a position it cannot return to."""
+
+
+class PlanError(SlotstreamError):
+    """A memory plan was made for another model or for an invented machine."""
+
+
+class EngineBusy(SlotstreamError):
+    """The engine makes one reply at a time and is making one now."""
 
 
 class RequestError(SlotstreamError):

@@ -1,0 +1,1 @@
+"""Benchmarks of the engine without a server."""

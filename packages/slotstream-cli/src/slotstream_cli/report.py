@@ -1,0 +1,114 @@
+"""What `slotstream run` says beside the reply: `--` lines on stderr, and the same numbers as JSON."""
+
+from typing import Any
+
+import click
+
+from slotstream_core.engine import Engine
+from slotstream_core.events import Finished, PromptProgress
+from slotstream_core.memory import footprint
+
+SILENT_PROMPT_TOKENS = 2_000
+PROGRESS_INTERVAL_S = 5.0
+
+
+def rate(tokens: int, seconds: float) -> float:
+    """Return tokens a second, 0 for no time."""
+    return tokens / seconds if seconds > 0 else 0.0
+
+
+class RunReport:
+    """Reports one run to stderr."""
+
+    def __init__(self, *, model: str, engine: Engine) -> None:
+        self._model = model
+        self._engine = engine
+        self._last_progress_s = 0.0
+
+    def opening(self) -> None:
+        """Say what is loaded and how much of it is in memory."""
+        plan = self._engine.plan
+        total = plan.geometry.total_experts
+        share = plan.pool_slots / total
+        rest = "nothing is streamed" if share >= 1 else "the rest is streamed from disk"
+        self._line(
+            f"{self._model}: {plan.pool_slots:,} of {total:,} experts fit in the pool ({share:.0%}, "
+            f"{plan.pool_bytes / 1e6:,.1f} MB); {rest}"
+        )
+        for note in plan.notes:
+            self._line(note)
+
+    def progress(self, event: PromptProgress) -> None:
+        """Report a long prompt: first after 5 s, or from 2,000 tokens on; then at most every 5 s."""
+        done = event.done_tokens == event.total_tokens
+        due = event.elapsed_s - self._last_progress_s >= PROGRESS_INTERVAL_S
+        long = event.total_tokens >= SILENT_PROMPT_TOKENS
+        if due or (long and (done or self._last_progress_s == 0.0)):
+            self._last_progress_s = event.elapsed_s
+            speed = rate(event.done_tokens, event.elapsed_s)
+            left = (event.total_tokens - event.done_tokens) / speed if speed else 0.0
+            self._line(
+                f"prompt {event.done_tokens:,} of {event.total_tokens:,} tokens, "
+                f"{speed:,.1f} tok/s, about {left:,.0f} s left"
+            )
+
+    def interrupted(self) -> None:
+        """Say that the run was stopped."""
+        self._line("interrupted")
+
+    def closing(self, finished: Finished) -> None:
+        """Report speed, traffic and memory."""
+        usage, timings, experts = finished.usage, finished.timings, finished.experts
+        decoded = max(0, usage.completion_tokens - 1)
+        lookups = experts.hits + experts.misses
+        memory = footprint()
+        self._line(
+            f"prefill {usage.prompt_tokens:,} tokens in {timings.prefill_s:.2f} s, "
+            f"{rate(usage.prompt_tokens, timings.prefill_s):,.1f} tok/s"
+        )
+        self._line(
+            f"decode {decoded:,} tokens in {timings.decode_s:.2f} s, {rate(decoded, timings.decode_s):,.1f} tok/s "
+            f"(ended by {finished.reason}, seed {finished.seed})"
+        )
+        self._line(
+            f"experts {experts.hits:,} hits, {experts.misses:,} misses "
+            f"({experts.hits / lookups if lookups else 0.0:.1%} hits), {experts.bytes_read / 1e6:,.1f} MB read, "
+            f"{experts.read_wait_s:.2f} s waited"
+        )
+        self._line(
+            f"memory {memory.peak_bytes / 1e6:,.0f} MB lifetime peak, "
+            f"{memory.current_bytes / 1e6:,.0f} MB now, {self._engine.plan.expected_peak_bytes / 1e6:,.0f} MB planned"
+        )
+
+    def statistics(self, finished: Finished) -> dict[str, Any]:
+        """Return the same numbers for `--stats-json`; seconds, bytes, tokens."""
+        usage, timings, experts = finished.usage, finished.timings, finished.experts
+        decoded = max(0, usage.completion_tokens - 1)
+        memory = footprint()
+        plan = self._engine.plan
+        return {
+            "model": self._model,
+            "finish_reason": finished.reason,
+            "seed": finished.seed,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "thinking_tokens": usage.thinking_tokens,
+            "token_ids": list(finished.token_ids),
+            "prefill_s": timings.prefill_s,
+            "prefill_tok_s": rate(usage.prompt_tokens, timings.prefill_s),
+            "decode_s": timings.decode_s,
+            "decode_tok_s": rate(decoded, timings.decode_s),
+            "expert_hits": experts.hits,
+            "expert_misses": experts.misses,
+            "expert_bytes_read": experts.bytes_read,
+            "expert_wait_s": experts.read_wait_s,
+            "lifetime_peak_bytes": memory.peak_bytes,
+            "current_bytes": memory.current_bytes,
+            "pool_slots": plan.pool_slots,
+            "total_experts": plan.geometry.total_experts,
+            "expected_peak_bytes": plan.expected_peak_bytes,
+            "window_tokens": plan.window_tokens,
+        }
+
+    def _line(self, text: str) -> None:
+        click.echo(f"-- {text}", err=True)

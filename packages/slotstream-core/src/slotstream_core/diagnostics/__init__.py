@@ -1,0 +1,1 @@
+"""Checks that a person, a test or an app can run on a checkpoint."""

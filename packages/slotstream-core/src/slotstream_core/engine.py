@@ -1,0 +1,211 @@
+"""The engine: one checkpoint, loaded under a memory plan, generating one reply at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
+from slotstream_core.events import ExpertTraffic, Finished, FinishReason, GenerationEvent, Timings, Usage
+from slotstream_core.generation.assembly import ReplyAssembler
+from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.decoding import PromptReader, next_logits
+from slotstream_core.generation.sampling import ORDINARY, Sampler, SamplingParams
+from slotstream_core.loading import LoadedModel, load_model
+from slotstream_core.text.messages import ChatMessage, JsonObject
+from slotstream_core.text.template import ChatTemplate, ReasoningEffort
+from slotstream_core.text.tokenizer import Tokenizer
+from slotstream_planner import MemoryPlan, PlanRequest
+
+MAX_REPLY_TOKENS = 32_768
+
+
+def load(path: str | Path, plan: MemoryPlan | None = None, *, request: PlanRequest | None = None) -> Engine:
+    """Load a checkpoint and return an engine that owns its files and memory.
+
+    Args:
+        path: The checkpoint directory.
+        plan: The memory plan to load under, from `slotstream_planner.plan`; made for this machine when not given.
+        request: What the plan should achieve, when it is made here.
+
+    Raises:
+        CheckpointError: The directory cannot be used as a model.
+        TokenizerError: Its tokenizer or chat template cannot be used.
+        PlanError: The plan is simulated or belongs to another model.
+        BackendError: MLX cannot run here as installed.
+        slotstream_planner.PlannerError: No plan fits, or the request contradicts itself.
+    """
+    directory = Path(path)
+    with ExitStack() as opened:
+        loaded = opened.enter_context(load_model(directory, plan, request=request))
+        config = loaded.checkpoint.config
+        tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
+        template = ChatTemplate.from_directory(directory)
+        opened.pop_all()
+    return Engine(loaded, tokenizer=tokenizer, template=template)
+
+
+class Engine:
+    """Generates text with a loaded model.  One thread at a time; close it, or use it as a context manager.
+
+    Attributes:
+        plan: The memory plan it was loaded under.
+        tokenizer: The checkpoint's tokenizer.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self._loaded = loaded
+        self._template = template
+        self._gate = threading.Lock()
+        self.tokenizer = tokenizer
+        self.plan = loaded.plan
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the readers, close the checkpoint's files and let the memory go.  A second call does nothing."""
+        self._loaded.close()
+
+    @property
+    def window_tokens(self) -> int:
+        """Most tokens a prompt and its reply may have together."""
+        return self.plan.window_tokens
+
+    def chat_ids(
+        self,
+        conversation: str | Sequence[ChatMessage],
+        *,
+        tools: Sequence[JsonObject] = (),
+        thinking: bool = False,
+        effort: ReasoningEffort | None = None,
+    ) -> list[int]:
+        """Return the prompt ids of a conversation; a plain string is one user turn.
+
+        Raises:
+            TemplateError: The checkpoint has no chat template, or it refused the conversation.
+        """
+        if self._template is None:
+            raise TemplateError("this checkpoint has no chat template; send its prompt as plain text (--raw)")
+        messages = [ChatMessage(role="user", content=conversation)] if isinstance(conversation, str) else conversation
+        text = self._template.render(messages, tools=tools, thinking=thinking, effort=effort)
+        return self.tokenizer.encode(text)
+
+    def generate(
+        self,
+        prompt: str | Sequence[ChatMessage] | Sequence[int],
+        *,
+        sampling: SamplingParams = ORDINARY,
+        max_tokens: int = 0,
+        stop: Sequence[str] = (),
+        thinking: bool = False,
+        cancel: CancelToken | None = None,
+    ) -> Iterator[GenerationEvent]:
+        """Check a request and return its events, ending with `Finished`.
+
+        Args:
+            prompt: Text of one user turn, a conversation, or token ids used as they are.
+            sampling: How to choose tokens.
+            max_tokens: Most tokens to make; 0 or less means as many as the window leaves, at most 32,768.
+            stop: Texts that end the answer; they are not part of it and are not looked for in the thinking.
+            thinking: Whether the reply begins inside a thinking block, as the prompt must then end with its opening.
+            cancel: Lets another thread stop the generation.
+
+        Raises:
+            EmptyPrompt: There are no prompt tokens.
+            ContextLengthExceeded: The prompt leaves no room for a reply.
+            RequestError: A token id is outside the vocabulary.
+            TemplateError: The chat template is missing or refused the conversation.
+
+        The iterator itself may raise `ExpertReadError` (disk), `GenerationCancelled`, and `EngineBusy` when another
+        generation of this engine is running; after any of them the engine can be used again.
+        """
+        ids = self._prompt_ids(prompt, thinking=thinking)
+        room = self.window_tokens - len(ids)
+        if not ids:
+            raise EmptyPrompt("the prompt has no tokens; write something to answer")
+        if room < 1:
+            raise ContextLengthExceeded(len(ids), self.window_tokens)
+        budget = min(room, MAX_REPLY_TOKENS, max_tokens if max_tokens > 0 else room)
+        assembler = ReplyAssembler(self.tokenizer.detokenizer(), thinking=thinking, stop=stop)
+        return self._run(ids, Sampler(sampling), assembler, budget, cancel or CancelToken())
+
+    def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int], *, thinking: bool) -> list[int]:
+        if isinstance(prompt, str):
+            return self.chat_ids(prompt, thinking=thinking)
+        ids = [item for item in prompt if isinstance(item, int)]
+        if len(ids) == len(prompt):
+            limit = self._loaded.checkpoint.config.vocab_size
+            outside = next((token for token in ids if not 0 <= token < limit), None)
+            if outside is not None:
+                raise RequestError(f"token id {outside} is outside the vocabulary of {limit:,}")
+            return ids
+        messages = [item for item in prompt if isinstance(item, ChatMessage)]
+        return self.chat_ids(messages, thinking=thinking)
+
+    def _run(
+        self, ids: list[int], sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
+    ) -> Iterator[GenerationEvent]:
+        if not self._gate.acquire(blocking=False):
+            raise EngineBusy("the engine is making another reply; wait for its last event or close its iterator")
+        try:
+            yield from self._events(ids, sampler, assembler, budget, cancel)
+        finally:
+            self._gate.release()
+
+    def _events(
+        self, ids: list[int], sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
+    ) -> Iterator[GenerationEvent]:
+        model, experts = self._loaded.model, self._loaded.experts
+        before = experts.stats
+        state = model.new_state()
+        started = time.perf_counter()
+        reader = PromptReader(model, state, ids, self.plan.prefill_chunk)
+        yield from reader.passes(cancel)
+        row = reader.last_logits
+        prefilled = time.perf_counter()
+        generated: list[int] = []
+        reason: FinishReason = "length"
+        while row is not None:
+            token = sampler.sample(row)
+            generated.append(token)
+            if token in self.tokenizer.eos_ids:
+                reason = "stop"
+                break
+            yield from assembler.feed(token)
+            if assembler.stop_string is not None:
+                reason = "stop_string"
+                break
+            if len(generated) == budget:
+                break
+            cancel.check()
+            row = next_logits(model, state, token)
+        yield from assembler.finish()
+        traffic = experts.stats.since(before)
+        yield Finished(
+            reason="stop_string" if assembler.stop_string is not None else reason,
+            stop_string=assembler.stop_string,
+            token_ids=tuple(generated),
+            seed=sampler.seed,
+            usage=Usage(
+                prompt_tokens=len(ids),
+                completion_tokens=len(generated),
+                thinking_tokens=assembler.thinking_tokens,
+            ),
+            timings=Timings(prefill_s=prefilled - started, decode_s=time.perf_counter() - prefilled),
+            experts=ExpertTraffic(
+                hits=traffic.hits,
+                misses=traffic.misses,
+                bytes_read=traffic.bytes_read,
+                read_wait_s=traffic.wait_s,
+            ),
+        )

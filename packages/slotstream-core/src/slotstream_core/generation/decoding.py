@@ -1,0 +1,58 @@
+"""The loop from a prompt's ids to generated ids: passes over the prompt, then one token at a time."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.events import PromptProgress
+from slotstream_core.generation.control import CancelToken
+from slotstream_core.models.base import Model
+from slotstream_core.state.sequence import SequenceState
+
+Row = npt.NDArray[np.float32]
+
+
+def logits_row(logits: mx.array) -> Row:
+    """Return the last row of float32 logits [rows, vocabulary] as a float32 numpy vector, evaluating it."""
+    return np.array(logits[-1])
+
+
+class PromptReader:
+    """Reads a prompt into a state in passes, and keeps the last position's logits.
+
+    Attributes:
+        last_logits: Logits after the whole prompt, float32 [vocabulary]; set when the iteration has ended.
+    """
+
+    def __init__(self, model: Model, state: SequenceState, ids: Sequence[int], pass_tokens: int) -> None:
+        self._model = model
+        self._state = state
+        self._ids = np.asarray(ids, dtype=np.int32)
+        self._pass_tokens = pass_tokens
+        self.last_logits: Row | None = None
+
+    def passes(self, cancel: CancelToken) -> Iterator[PromptProgress]:
+        """Read pass after pass; yield after each one.
+
+        Raises:
+            GenerationCancelled: Between two passes, when asked to stop.
+            ExpertReadError: Expert bytes could not be read; the state is then unusable.
+        """
+        started = time.perf_counter()
+        total = len(self._ids)
+        for start in range(0, total, self._pass_tokens):
+            cancel.check()
+            end = min(start + self._pass_tokens, total)
+            result = self._model.forward(self._ids[start:end], self._state)
+            if end == total:
+                self.last_logits = logits_row(result.logits)
+            yield PromptProgress(done_tokens=end, total_tokens=total, elapsed_s=time.perf_counter() - started)
+
+
+def next_logits(model: Model, state: SequenceState, token: int) -> Row:
+    """Return the logits after one more token, float32 [vocabulary]; the token joins the state."""
+    result = model.forward(np.array([token], dtype=np.int32), state)
+    return logits_row(result.logits)

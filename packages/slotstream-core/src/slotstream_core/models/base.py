@@ -1,0 +1,43 @@
+"""What a model is to the generation loop."""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.state.sequence import SequenceState
+
+
+class Pass(Protocol):
+    """What one pass returned: float32 logits, [1, vocabulary] of the last token or [tokens, vocabulary] of all."""
+
+    @property
+    def logits(self) -> mx.array:
+        """The logits, perhaps not evaluated yet."""
+
+
+class Model(Protocol):
+    """Token ids and a state in, logits out.  Used by one thread."""
+
+    def new_state(self) -> SequenceState:
+        """Return the state of an empty sequence."""
+
+    def forward(
+        self,
+        ids: Sequence[int] | npt.NDArray[np.integer],
+        state: SequenceState,
+        *,
+        logits: Literal["last", "all"] = "last",
+        record: bool = False,
+    ) -> Pass:
+        """Run one pass over ids that follow what the state has seen, and append them to it.
+
+        A pass that raises leaves the state unusable and the model usable.
+
+        Raises:
+            RequestError: No ids, or an id outside the vocabulary.
+            StateError: The state belongs to another model.
+            ExpertReadError: Expert or n-gram bytes could not be read.
+        """

@@ -1,0 +1,191 @@
+"""`slotstream run` and `slotstream parity` from the outside."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotstream_cli.models import choose_model
+from tests.cli.conftest import Invoke
+
+GREEDY = ("--prompt", "Hello", "--greedy", "--max-tokens", "8")
+
+
+def test_the_reply_goes_to_stdout_and_the_rest_to_stderr(invoke: Invoke, tiny_model: Path) -> None:
+    result = invoke("run", "--model", tiny_model, *GREEDY)
+    assert result.exit_code == 0, result.stderr
+    assert not any(line.startswith("--") for line in result.stdout.splitlines())
+    heads = [line.split()[1] for line in result.stderr.splitlines() if line.startswith("-- ")]
+    assert [head for head in heads if head in ("prefill", "decode", "experts", "memory")] == [
+        "prefill",
+        "decode",
+        "experts",
+        "memory",
+    ]
+
+
+def test_every_pool_size_prints_the_same_reply(invoke: Invoke, tiny_model: Path) -> None:
+    replies = {
+        invoke("run", "--model", tiny_model, *GREEDY, *size).stdout
+        for size in ([], ["--experts-per-layer", "16"], ["--experts-per-layer", "8"])
+    }
+    assert len(replies) == 1
+
+
+def test_statistics_hold_the_numbers_of_the_run(invoke: Invoke, tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "stats.json"
+    result = invoke("run", "--model", tiny_model, "--seed", "3", "--max-tokens", "6", "--stats-json", out)
+    assert result.exit_code == 0
+    stats = json.loads(out.read_text())
+    assert stats["completion_tokens"] == len(stats["token_ids"])
+    assert stats["seed"] == 3
+    assert stats["expert_misses"] > 0
+    assert stats["lifetime_peak_bytes"] >= stats["current_bytes"] > 0
+    assert list(tmp_path.glob(".stats*")) == []
+
+
+def test_a_seed_repeats_a_sampled_reply(invoke: Invoke, tiny_model: Path) -> None:
+    sampled = ("run", "--model", tiny_model, "--max-tokens", "12", "--temperature", "1.5", "--top-k", "0")
+    first, again = (invoke(*sampled, "--seed", "11").stdout for _ in range(2))
+    assert first == again
+    assert invoke(*sampled, "--seed", "12").stdout != first
+
+
+def test_raw_sends_the_prompt_as_it_is(invoke: Invoke, tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "stats.json"
+    invoke("run", "--model", tiny_model, "--raw", "--prompt", "abc", "--max-tokens", "1", "--stats-json", out)
+    assert json.loads(out.read_text())["prompt_tokens"] == 3
+
+
+def test_the_prompt_may_come_from_stdin(invoke: Invoke, tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "stats.json"
+    arguments = ("run", "--model", tiny_model, "--raw", "--prompt", "-", "--max-tokens", "1", "--stats-json", out)
+    assert invoke(*arguments, stdin="12345").exit_code == 0
+    assert json.loads(out.read_text())["prompt_tokens"] == 5
+
+
+def test_thoughts_go_to_stderr(invoke: Invoke, tiny_model: Path) -> None:
+    result = invoke("run", "--model", tiny_model, *GREEDY, "--think")
+    assert result.exit_code == 0
+    assert result.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--model", "no-such-model"], 1, "neither a directory nor a model name"),
+        (["--model", "qwen3.8-flash-next:4bit"], 1, "slotstream pull"),
+        (["--prompt", "", "--raw"], 1, "no tokens"),
+        (["--raw", "--think"], 2, "cannot be combined"),
+        (["--experts-per-layer", "0"], 2, "experts-per-layer"),
+        (["--memory-gb", "nan"], 2, "memory-gb"),
+        (["--memory-gb", "0.001"], 1, "--memory-gb"),
+        (["--max-context", "many"], 2, "auto"),
+        (["--max-context", "4"], 1, "context window"),
+        (["--seed", "-1"], 2, "seed"),
+        (["--presence-penalty", "nan"], 1, "presence penalty"),
+        (["--stats-json", "/no/such/place.json", "--max-tokens", "1"], 1, "cannot be written"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(
+    invoke: Invoke, tiny_model: Path, arguments: list[str], code: int, words: str
+) -> None:
+    model = [] if "--model" in arguments else ["--model", tiny_model]
+    result = invoke("run", *model, *arguments)
+    assert result.exit_code == code, result.stderr
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_damaged_checkpoint_names_the_file(invoke: Invoke, tiny_model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_model, copy)
+    shard = next(copy.glob("*.safetensors"))
+    os.truncate(shard, shard.stat().st_size // 2)
+    result = invoke("run", "--model", copy)
+    assert result.exit_code == 1
+    assert shard.name in result.stderr
+
+
+def test_without_the_real_model_the_demo_is_chosen_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLOTSTREAM_ROOT_DIR", str(tmp_path))
+    choice = choose_model(None)
+    assert choice.name == "demo"
+    assert choice.note is not None
+    assert "slotstream pull" in choice.note
+
+
+def test_an_installed_real_model_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLOTSTREAM_ROOT_DIR", str(tmp_path))
+    directory = tmp_path / "models" / "qwen38-flash-next-mlx-4bit"
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text("{}")
+    assert choose_model(None).directory == directory
+    assert choose_model("qwen3.8-flash-next").directory == directory
+
+
+def run_command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "slotstream_cli", *(str(item) for item in arguments)]
+
+
+def test_interrupting_stops_cleanly(tiny_model: Path) -> None:
+    process = subprocess.Popen(
+        run_command("run", "--model", tiny_model, "--seed", "1", "--max-tokens", "0", "--max-context", "4000"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.read(1)  # the reply has begun
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"-- interrupted" in errors
+    assert b"Traceback" not in errors
+
+
+def test_help_imports_neither_mlx_nor_the_server() -> None:
+    code = (
+        "import sys; from slotstream_cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "loaded = {'mlx', 'fastapi', 'numpy', 'httpx'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {loaded}' if loaded else 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "run" in result.stdout
+
+
+def test_parity_writes_logits_and_greedy_ids(invoke: Invoke, tiny_model: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text("[5, 6, 7, 8, 9]")
+    one, chunked = tmp_path / "one.npz", tmp_path / "chunked.npz"
+    assert invoke("parity", "--model", tiny_model, "--tokens", tokens, "--out", one, "--greedy", 4).exit_code == 0
+    arguments = ("--chunk", 2, "--experts-per-layer", 8, "--greedy", 4)
+    assert invoke("parity", "--model", tiny_model, "--tokens", tokens, "--out", chunked, *arguments).exit_code == 0
+    with np.load(one) as opened:
+        first = dict(opened)
+    with np.load(chunked) as opened:
+        second = dict(opened)
+    assert first["logits"].dtype == np.float32
+    assert first["logits"].shape[0] == 5
+    assert first["ids"].tolist() == second["ids"].tolist()
+    assert len(first["ids"]) == 9
+    np.testing.assert_allclose(first["logits"], second["logits"], atol=2e-4)
+    assert int(first["logits"][-1].argmax()) == first["ids"][5]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "[1.5]", '["a"]', "[true]", "[-1]", "[99999999]", "not json"])
+def test_parity_refuses_what_is_no_list_of_ids(invoke: Invoke, tiny_model: Path, tmp_path: Path, content: str) -> None:
+    tokens, out = tmp_path / "tokens.json", tmp_path / "out.npz"
+    tokens.write_text(content)
+    result = invoke("parity", "--model", tiny_model, "--tokens", tokens, "--out", out)
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    assert not out.exists()
