@@ -12,7 +12,7 @@ from slotstream_planner.forecast import DecodeSetting, DiskSpeed, forecast_decod
 from slotstream_planner.hitcurves import HitCurve, RecordedProfile, published_curve, read_profile, write_profile
 from slotstream_planner.hosts import apple_host, host_for
 from slotstream_planner.probing import probe_disk
-from slotstream_planner.reports import check_reports
+from slotstream_planner.reports import check_reports, reports_to_text
 from slotstream_planner.speeds import forecast_plan
 from tests.planner.checkpoints import write_checkpoint
 
@@ -173,3 +173,9 @@ def test_a_model_that_is_there_is_read_itself(tmp_path: Path) -> None:
 def test_a_probe_never_reads_more_than_two_gigabytes(tmp_path: Path) -> None:
     probe = probe_disk(tmp_path, record_bytes=65_536, seconds=0.2, limit_bytes=10**15, temporary_bytes=1_000_000)
     assert probe.read_bytes <= 2 * 10**9
+
+
+def test_the_documentation_shows_the_reports_as_they_are_predicted_now() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "forecast.md").read_text()
+    shown = page.split("<!-- reports -->\n```text\n", 1)[1].split("\n```", 1)[0]
+    assert shown == "\n".join(line.rstrip() for line in reports_to_text().splitlines())

@@ -46,17 +46,14 @@ class GovernedPool(Protocol):
     """What the governor's loop needs from the engine's pool. All methods need the generation gate."""
 
     @property
-    def slots(self) -> int:
+    def slot_count(self) -> int:
         """Slots now."""
 
-    def growth_transient_bytes(self, slots: int) -> int:
-        """Return the largest single tensor that growing to `slots` allocates beside the old one."""
+    def growth_transient_bytes(self, slot_count: int) -> int:
+        """Return the largest single tensor that growing to `slot_count` allocates beside its old one."""
 
-    def grow(self, slots: int) -> None:
-        """Enlarge tensor by tensor, keeping every slot's position and contents."""
-
-    def shrink(self, slots: int) -> None:
-        """Release the pool and allocate a smaller, empty one."""
+    def resize(self, slot_count: int) -> None:
+        """Grow tensor by tensor, keeping every slot's position and contents, or shrink to an empty pool."""
 
 
 @dataclass(frozen=True, kw_only=True)
