@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -285,3 +286,12 @@ def test_a_simulated_plan_says_so() -> None:
     assert result.to_json()["simulated"] is True
     real = Machine(kind="linux", ram_bytes=64 * 10**9, available_bytes=UNLIMITED_BYTES, working_set_bytes=None, cores=8)
     assert not plan(GEOMETRY, real).simulated
+
+
+@pytest.mark.parametrize(
+    "request_", [PlanRequest(), PlanRequest(pool_gb=0.3), PlanRequest(memory_gb=40, max_context=32_768)], ids=str
+)
+def test_a_model_without_full_attention_has_a_plan_too(request_: PlanRequest) -> None:
+    recurrent = replace(published_geometry(), full_attention_layers=0, kv_bytes_per_token=0, layers=2)
+    chosen = plan(recurrent, Machine.simulated(ram_gb=48), request_)
+    assert chosen.expected_peak_bytes == sum(size for name, size in chosen.ledger.lines if name != "planning margin")

@@ -119,11 +119,12 @@ def planning_margin_bytes(geometry: ModelGeometry) -> int:
 
 
 def floor_slots(geometry: ModelGeometry) -> int:
-    """Return the smallest pool: one layer's experts and a quarter; 640 slots for the published model.
+    """Return the smallest pool: a slot for every expert one token visits and a third more; 640 slots as published.
 
-    One pass may need every expert of a layer at once; the quarter keeps reads and forecasts moving.
+    A pass whose layers route to more experts than fit is computed in groups, so nothing larger is needed.
     """
-    return min(geometry.total_experts, geometry.experts + -(-geometry.experts // 4))
+    visited = geometry.layers * geometry.experts_per_token
+    return min(geometry.total_experts, max(2 * geometry.experts_per_token, -(-4 * visited // 3)))
 
 
 def minimum_target_bytes(geometry: ModelGeometry) -> int:

@@ -58,7 +58,7 @@ def split_budget(
         retains: Whether conversations are retained at all.
         forced_pass: A pass size to use instead of choosing.
     """
-    retained = min(max(0, budget_bytes) // (10 * geometry.kv_bytes_per_token), window)
+    retained = _retained_share(geometry, budget_bytes, window)
     retained = max(retained, min(retained_floor, window)) if retains else 0
     rest = budget_bytes - retention_bytes(geometry, retained)
     floor, most = floor_slots(geometry), geometry.total_experts
@@ -79,10 +79,17 @@ def split_pool(
 ) -> Split:
     """Derive pass and retention from a pool of fixed size, treating its bytes as the budget."""
     pool_bytes = slots * geometry.slot_bytes
-    retained = min(pool_bytes // (10 * geometry.kv_bytes_per_token), window)
+    retained = _retained_share(geometry, pool_bytes, window)
     retained = max(retained, min(retained_floor, window)) if retains else 0
     pass_tokens = forced_pass or affordable_passes(geometry, pool_bytes)[-1]
     return Split(slots=slots, pass_tokens=pass_tokens, retained_tokens=retained)
+
+
+def _retained_share(geometry: ModelGeometry, budget_bytes: int, window: int) -> int:
+    """Return the tokens of past conversations that a tenth of a budget holds; a whole window when they cost nothing."""
+    if geometry.kv_bytes_per_token == 0:
+        return window
+    return min(max(0, budget_bytes) // (10 * geometry.kv_bytes_per_token), window)
 
 
 def affordable_passes(geometry: ModelGeometry, budget_bytes: int) -> list[int]:
