@@ -11,6 +11,7 @@ import pytest
 from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.errors import ExpertReadError, RequestError, StateError
 from slotstream_core.models.qwen4_exp.delta_rule import advance_chunked, advance_one, invert_unit_lower
+from slotstream_core.models.qwen4_exp.host_products import HostMatrix, HostThreads
 from slotstream_core.models.qwen4_exp.ngram import NgramHash
 from slotstream_core.models.qwen4_exp.ngram_rows import RowCache
 from tests.core.qwen4_exp_models import last_logits, open_model, run_passes
@@ -278,3 +279,35 @@ def test_the_inverse_of_a_unit_lower_matrix_ignores_what_is_not_below_the_diagon
     matrix = np.random.default_rng(5).normal(size=(3, 8, 8)).astype(np.float32)
     lower = np.tril(matrix, -1) + np.eye(8)
     assert np.abs(np.array(invert_unit_lower(mx.array(matrix))) @ lower - np.eye(8)).max() < 1e-3
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_products_of_many_rows_on_the_host_equal_the_unpacked_matrix(bits: int) -> None:
+    draw = np.random.default_rng(bits)
+    packed = mx.quantize(mx.array(draw.normal(size=(3, 96, 64)).astype(np.float32)), 32, bits)
+    mx.eval(*packed)
+    stack = HostMatrix(*packed, bits=bits, group_size=32)
+    single = HostMatrix(*(array[1] for array in packed), bits=bits, group_size=32)
+    rows = draw.normal(size=(9, 64)).astype(np.float32)
+    expected = rows @ np.array(mx.dequantize(*packed, group_size=32, bits=bits))[1].T
+    threads = HostThreads(2)
+    try:
+        assert np.abs(stack.multiply_member(1, rows) - expected).max() < 1e-4
+        assert np.abs(single.multiply(rows, threads) - expected).max() < 1e-4
+    finally:
+        threads.close()
+
+
+def test_host_products_do_not_depend_on_the_number_of_threads() -> None:
+    draw = np.random.default_rng(1)
+    packed = mx.quantize(mx.array(draw.normal(size=(1500, 512)).astype(np.float32)), 32, 4)
+    mx.eval(*packed)
+    matrix = HostMatrix(*packed, bits=4, group_size=32)
+    rows = draw.normal(size=(40, 512)).astype(np.float32)
+    results = []
+    for count in (1, 3):
+        threads = HostThreads(count)
+        with threads.single_threaded_blas():
+            results.append(matrix.multiply(rows, threads))
+        threads.close()
+    assert np.array_equal(results[0], results[1])

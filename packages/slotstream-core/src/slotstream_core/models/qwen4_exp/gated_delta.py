@@ -79,7 +79,7 @@ class GatedDeltaLayer:
         # queries and keys as RMS norms: sum x^2 + eps under the root, queries scaled by key_dim^-1/2
         scales = [self._key_dim**-1.0] * self._key_heads + [self._key_dim**-0.5] * self._key_heads
         lengths = mx.broadcast_to(mx.array(scales)[:, None], (2 * self._key_heads, self._key_dim))
-        self._unit = RmsNorm(lengths, KEY_EPS / self._key_dim, composed=weights.composed_norms)
+        self._unit = RmsNorm(lengths, KEY_EPS / self._key_dim, composed=weights.host is not None)
         self._norm = weights.norm(f"{prefix}.norm.weight", self._eps)
         self._output = weights.projection(f"{prefix}.out_proj")
         mx.eval(self._kernel, self._rate, self._zeros)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.experts.resident import ResidentExperts
 from slotstream_core.experts.stacks import ExpertArrays, Experts, Lease, QuantizedStack, Stack
+from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, HostMatrix, host_array, multiply_by_expert
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
 
 
@@ -55,6 +56,7 @@ class ExpertLayer:
     ) -> None:
         self._layer = layer
         self._experts = experts
+        self._host = weights.host
         self._resident = isinstance(experts, ResidentExperts)
         self._top = config.num_experts_per_tok
         self._expert_count = config.num_experts
@@ -95,7 +97,13 @@ class ExpertLayer:
 
     def _compute(self, x: mx.array, slots: mx.array) -> mx.array:
         """Outputs [T, k, hidden] of the experts in ``slots`` [T, k] for ``x`` [T, hidden]."""
-        return compute_experts(self._experts.arrays(self._layer), x[:, None, None, :], slots)[:, :, 0]
+        arrays = self._experts.arrays(self._layer)
+        if self._host is not None and x.shape[0] >= HOST_ROWS:
+            places = np.asarray(slots)
+            pairs = np.repeat(host_array(x), self._top, axis=0)
+            outputs = multiply_by_expert(_host_stacks(arrays), pairs, places.reshape(-1), self._host)
+            return mx.array(outputs).reshape(*places.shape, -1)
+        return compute_experts(arrays, x[:, None, None, :], slots)[:, :, 0]
 
     def _streamed(self, x: mx.array, ids: mx.array, shared: mx.array, leases: PassLeases) -> mx.array:
         mx.eval(ids)  # the only wait of this layer; everything before it is computed too
@@ -136,15 +144,30 @@ class ExpertLayer:
                     following.hold(pending)
                 lease.wait()
                 pairs = np.flatnonzero(np.isin(flat, group))
-                slots = mx.array(self._places(group, lease)[flat[pairs]])
-                rows = x[mx.array((pairs // self._top).astype(np.int32))]
-                output = compute_experts(self._experts.arrays(self._layer), rows[:, None, :], slots)[:, 0]
+                output = self._compute_pairs(x, pairs // self._top, self._places(group, lease)[flat[pairs]])
                 mx.eval(output)
                 current.release()
                 outputs.append(output)
                 order.append(pairs)
         back = np.argsort(np.concatenate(order)).astype(np.int32)
         return mx.concatenate(outputs)[mx.array(back)].reshape(*chosen.shape, x.shape[-1])
+
+    def _compute_pairs(self, x: mx.array, rows: npt.NDArray[np.integer], slots: npt.NDArray[np.int32]) -> mx.array:
+        """Outputs [pairs, hidden] of row ``rows[i]`` of ``x`` through the expert in ``slots[i]``."""
+        arrays = self._experts.arrays(self._layer)
+        if self._host is not None and x.shape[0] >= HOST_ROWS:
+            return mx.array(multiply_by_expert(_host_stacks(arrays), host_array(x)[rows], slots, self._host))
+        chosen = x[mx.array(rows.astype(np.int32))]
+        return compute_experts(arrays, chosen[:, None, :], mx.array(slots))[:, 0]
+
+
+def _host_stacks(arrays: ExpertArrays) -> tuple[HostMatrix, HostMatrix, HostMatrix]:
+    def view(stack: Stack) -> HostMatrix:
+        if isinstance(stack, QuantizedStack):
+            return HostMatrix(stack.weight, stack.scales, stack.biases, bits=stack.bits, group_size=stack.group_size)
+        return HostMatrix(stack.weight, None, None, bits=0, group_size=0)
+
+    return view(arrays.gate), view(arrays.up), view(arrays.down)
 
 
 def compute_experts(arrays: ExpertArrays, x: mx.array, slots: mx.array) -> mx.array:

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, HostMatrix, HostThreads, host_array
 from slotstream_core.models.qwen4_exp.norms import RmsNorm
 
 
@@ -17,6 +18,7 @@ class Projection:
 
     Either dense (``weight`` [out, in] in the compute dtype) or affine quantised (packed ``weight`` u32 with
     ``scales`` and ``biases`` [out, in / group_size] in the compute dtype). Owns its arrays; nothing mutates them.
+    With ``host`` (CPU, float32) products of many rows go through numpy, see `host_products`.
     """
 
     def __init__(
@@ -27,21 +29,33 @@ class Projection:
         biases: mx.array | None = None,
         bits: int = 0,
         group_size: int = 0,
+        host: HostThreads | None = None,
     ) -> None:
         self.weight = weight
         self.scales = scales
         self.biases = biases
         self.bits = bits
         self.group_size = group_size
+        self.host = host
         self._transposed = weight.T
+        self._host_view: HostMatrix | None = None
 
     def __call__(self, x: mx.array) -> mx.array:
         """Apply the map to ``x`` [..., in]; returns [..., out]."""
+        if self.host is not None and x.ndim == 2 and x.shape[0] >= HOST_ROWS:
+            return mx.array(self._host_matrix().multiply(host_array(x), self.host))
         if self.scales is None:
             return x @ self._transposed
         return mx.quantized_matmul(
             x, self.weight, scales=self.scales, biases=self.biases, group_size=self.group_size, bits=self.bits
         )
+
+    def _host_matrix(self) -> HostMatrix:
+        if self._host_view is None:
+            self._host_view = HostMatrix(
+                self.weight, self.scales, self.biases, bits=self.bits, group_size=self.group_size
+            )
+        return self._host_view
 
     @property
     def out_features(self) -> int:
@@ -82,7 +96,7 @@ def _concatenate(group: list[Projection]) -> Projection:
         return group[0]
     weight = mx.concatenate([part.weight for part in group])
     if group[0].scales is None:
-        merged = Projection(weight)
+        merged = Projection(weight, host=group[0].host)
     else:
         merged = Projection(
             weight,
@@ -90,6 +104,7 @@ def _concatenate(group: list[Projection]) -> Projection:
             biases=mx.concatenate([part.biases for part in group if part.biases is not None]),
             bits=group[0].bits,
             group_size=group[0].group_size,
+            host=group[0].host,
         )
     mx.eval(merged.arrays())
     return merged
@@ -122,12 +137,12 @@ class WeightReader:
 
     Attributes:
         compute_dtype: Dtype of activations and of everything read by default.
-        composed_norms: Whether norms are written out, see `RmsNorm`.
+        host: Where products of many rows run when the host computes, else None; norms are written out then.
     """
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         self._checkpoint = checkpoint
-        self.composed_norms = backend.kind == "cpu"
+        self.host = HostThreads() if backend.kind == "cpu" else None
         self.compute_dtype = backend.compute_dtype
 
     def has(self, name: str) -> bool:
@@ -152,7 +167,7 @@ class WeightReader:
 
     def norm_of(self, weight: mx.array, eps: float) -> RmsNorm:
         """The norm with ``weight`` [groups, dim]."""
-        return RmsNorm(weight, eps, composed=self.composed_norms)
+        return RmsNorm(weight, eps, composed=self.host is not None)
 
     def projection(self, module: str, dtype: mx.Dtype | None = None) -> Projection:
         """The linear map of ``module`` (a name without ``.weight``), dense or quantised as stored.
@@ -164,11 +179,12 @@ class WeightReader:
         stored = self._checkpoint.has(f"{module}.scales")
         quantization = self._checkpoint.module_quantization(module) if stored else None
         if quantization is None:
-            return Projection(self._checkpoint.read(f"{module}.weight", dtype))
+            return Projection(self._checkpoint.read(f"{module}.weight", dtype), host=self.host)
         return Projection(
             self._checkpoint.read(f"{module}.weight"),
             scales=self._checkpoint.read(f"{module}.scales", dtype),
             biases=self._checkpoint.read(f"{module}.biases", dtype),
             bits=quantization.bits,
             group_size=quantization.group_size,
+            host=self.host,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -130,6 +131,7 @@ class Qwen4ExpModel:
         self.config = config
         self._resident = isinstance(experts, ResidentExperts)
         self._dtype = backend.compute_dtype
+        self._host = weights.host
         self._key = f"qwen4_exp {checkpoint.directory}"
         self._lanes = ThreadPoolExecutor(READ_LANES, thread_name_prefix="ngram-rows")
         self._embedding = weights.projection(f"{TEXT_PREFIX}.embed_tokens")
@@ -160,8 +162,10 @@ class Qwen4ExpModel:
         self.close()
 
     def close(self) -> None:
-        """Stop the threads that read n-gram rows."""
+        """End the threads that read n-gram rows and, on the CPU, multiply."""
         self._lanes.shutdown()
+        if self._host is not None:
+            self._host.close()
 
     def new_state(self) -> SequenceState:
         """The state of an empty sequence."""
@@ -197,7 +201,8 @@ class Qwen4ExpModel:
         state.require_model(self._key)
         positions = self._positions(state.length, len(tokens), record=record)
         ngram_states = dict(zip(self._ngrams, state.layers[len(self._layers) :], strict=True))
-        with pass_leases() as leases:
+        blas = nullcontext() if self._host is None else self._host.single_threaded_blas()
+        with pass_leases() as leases, blas:
             streams = self._embed(tokens)
             for index, layer in enumerate(self._layers):
                 if index in self._ngrams:

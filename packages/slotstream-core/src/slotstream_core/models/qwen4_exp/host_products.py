@@ -1,0 +1,164 @@
+"""Matrix products of many rows on the CPU, through numpy.
+
+MLX's CPU build multiplies with a reference BLAS and unpacks quantised weights once for every row; numpy's BLAS on
+weights unpacked once a pass is several times faster from a few rows on. Single rows stay with MLX. Arrays are
+shared, not copied, on the way in. Everything is float32.
+
+Work is cut into pieces that do not depend on the machine and spread over threads of our own, each with a BLAS of one
+thread: results are the same for any number of cores, and no BLAS thread spins while other work needs its core.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Final
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+Floats = npt.NDArray[np.float32]
+
+HOST_ROWS: Final = 8
+"""From this many rows on, a product is worth the detour."""
+
+UNPACKED_VALUES: Final = 1 << 18
+"""Weights unpacked at a time, in values: small enough to stay in the cache while they are used."""
+
+
+class HostThreads:
+    """The threads that host products run on. Used by one thread at a time; `close` ends them."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self._blas = ThreadpoolController().select(user_api="blas")
+        self._pool = ThreadPoolExecutor(count or os.cpu_count() or 1, thread_name_prefix="host-products")
+
+    def single_threaded_blas(self) -> AbstractContextManager[object]:
+        """While it is entered, every BLAS of the process uses one thread a call."""
+        limit: AbstractContextManager[object] = self._blas.limit(limits=1)
+        return limit
+
+    def run(self, work: Callable[[int], None], pieces: Iterable[int]) -> None:
+        """Call ``work`` with every piece, in any order and at once, and return when all are done."""
+        for _ in self._pool.map(work, pieces):
+            pass
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+
+class HostMatrix:
+    """A dense or quantised matrix [out, in] as numpy sees it; shares the memory of the MLX arrays it is given.
+
+    Args:
+        weight: Evaluated; float32, or packed words when ``scales`` is given.
+        scales: [out, in / group_size], float32.
+        biases: As ``scales``.
+        bits: Bits of a packed value.
+        group_size: Values that share a scale.
+    """
+
+    def __init__(
+        self, weight: mx.array, scales: mx.array | None, biases: mx.array | None, *, bits: int, group_size: int
+    ) -> None:
+        self._arrays = [array for array in (weight, scales, biases) if array is not None]
+        self._views = [np.asarray(array) for array in self._arrays]
+        self._quantized = len(self._views) == 3
+        self._bits = bits
+        self._group_size = group_size
+        self._out = int(weight.shape[-2])
+        self._in = int(weight.shape[-1]) if scales is None else int(weight.shape[-1]) * 32 // bits
+
+    def multiply(self, x: Floats, threads: HostThreads) -> Floats:
+        """``x @ W.T`` for ``x`` [rows, in] and a matrix with two axes; returns [rows, out]."""
+        result = np.empty((x.shape[0], self._out), np.float32)
+        step = max(1, UNPACKED_VALUES // self._in)
+
+        def part(start: int) -> None:
+            rows = slice(start, start + step)
+            np.matmul(x, self._unpacked(rows).T, out=result[:, rows])
+
+        if step >= self._out:
+            part(0)
+        else:
+            threads.run(part, range(0, self._out, step))
+        return result
+
+    def multiply_member(self, member: int, x: Floats) -> Floats:
+        """``x @ W[member].T`` for a stack of matrices [members, out, in]."""
+        product: Floats = x @ self._unpacked(member).T
+        return product
+
+    def _unpacked(self, part: slice | int) -> Floats:
+        if not self._quantized:
+            dense: Floats = self._views[0][part]
+            return dense
+        if self._bits not in (4, 8):
+            return self._unpacked_by_mlx(part)
+        weight, scales, biases = self._views
+        octets = np.ascontiguousarray(weight[part]).view(np.uint8)
+        rows = octets.shape[0]
+        values = np.empty((rows, self._in), np.float32)
+        if self._bits == 8:
+            values[:] = octets
+        else:
+            values[:, 0::2] = octets & 15
+            values[:, 1::2] = octets >> 4
+        grouped = values.reshape(rows, -1, self._group_size)
+        grouped *= scales[part][:, :, None]
+        grouped += biases[part][:, :, None]
+        return values
+
+    def _unpacked_by_mlx(self, part: slice | int) -> Floats:
+        weight, scales, biases = (array[part] for array in self._arrays)
+        return np.asarray(mx.dequantize(weight, scales, biases, group_size=self._group_size, bits=self._bits))
+
+
+def host_array(x: mx.array) -> Floats:
+    """``x`` evaluated and seen by numpy, sharing its memory."""
+    return np.asarray(x)
+
+
+def silu(x: Floats) -> Floats:
+    """``x * sigmoid(x)``, without overflow."""
+    result: Floats = x * (0.5 + 0.5 * np.tanh(0.5 * x))
+    return result
+
+
+def multiply_by_expert(
+    stacks: tuple[HostMatrix, HostMatrix, HostMatrix],
+    x: Floats,
+    slots: npt.NDArray[np.integer],
+    threads: HostThreads,
+) -> Floats:
+    """The gated two-layer network of each slot on its row.
+
+    All rows of a slot are computed together, in their order, so that the result does not depend on which other slots
+    are in the same call.
+
+    Args:
+        stacks: The gate, up and down matrices of every slot.
+        x: One row a pair, [pairs, hidden].
+        slots: The slot of each pair, [pairs].
+        threads: Where it runs.
+
+    Returns:
+        [pairs, hidden].
+    """
+    gate, up, down = stacks
+    result = np.empty_like(x)
+    order = np.argsort(slots, kind="stable")
+    distinct, starts = np.unique(slots[order], return_index=True)
+    pairs_of = np.split(order, starts[1:])
+
+    def one_slot(index: int) -> None:
+        slot, pairs = int(distinct[index]), pairs_of[index]
+        rows = x[pairs]
+        inner = silu(gate.multiply_member(slot, rows)) * up.multiply_member(slot, rows)
+        result[pairs] = down.multiply_member(slot, inner)
+
+    threads.run(one_slot, range(len(distinct)))
+    return result
