@@ -40,6 +40,7 @@ class CatalogModel:
         directory_name: Directory below the models root.
         files: The authority on paths, lengths, digests and optional files.
         manifest_sha256: Pinned digest of the package's manifest.
+        transfer_bytes: Bytes of the compressed package, manifest included.
         package_bases: Bases of the compressed package, tried in order.
         raw_bases: Bases of the original files, tried in order.
         sidecars: Files fetched after the model; they never fail a pull.
@@ -50,6 +51,7 @@ class CatalogModel:
     directory_name: str
     files: tuple[FileEntry, ...]
     manifest_sha256: str
+    transfer_bytes: int
     package_bases: tuple[str, ...]
     raw_bases: tuple[str, ...] = ()
     sidecars: tuple[Sidecar, ...] = ()
@@ -59,6 +61,11 @@ class CatalogModel:
     def model_bytes(self) -> int:
         """Bytes of all files."""
         return sum(entry.size_bytes for entry in self.files)
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether the package came with the installation, so that no network is needed."""
+        return all(base.startswith("file:") for base in self.package_bases)
 
 
 def models_root() -> pathlib.Path:
@@ -84,6 +91,7 @@ def _qwen38() -> CatalogModel:
             for path, size, sha256 in _QWEN38_FILES
         ),
         manifest_sha256=digest,
+        transfer_bytes=88_295_438_048,
         package_bases=(f"{package}/13ec15dcebdddc817b57f0f9087c5ef82018f10e/slotpack/v1/{digest}",),
         raw_bases=(
             f"{mirror}/e9d552f83de4665d243d5c9cf73201a1ca6c16d7",
@@ -125,6 +133,7 @@ def model_from_package(
         directory_name=directory_name,
         files=manifest.files,
         manifest_sha256=hash_file(path),
+        transfer_bytes=manifest.transfer_bytes + path.stat().st_size,
         package_bases=(package.resolve().as_uri(),),
         margin_bytes=margin_bytes,
     )
