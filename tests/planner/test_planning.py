@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from slotstream_planner import (
 )
 from slotstream_planner.charges import floor_slots, minimum_target_bytes
 from slotstream_planner.machine import UNLIMITED_BYTES
-from tests.planner.checkpoints import write_checkpoint
+from tests.planner.checkpoints import CONFIG, write_checkpoint
 
 GEOMETRY = published_geometry()
 ROOMY = Machine.simulated(ram_gb=512, working_set_gb=512)
@@ -278,6 +279,16 @@ def test_a_small_checkpoint_without_a_wish_is_held_whole(tmp_path: Path) -> None
     assert result.fully_resident
     assert result.window_tokens == 8192
     assert minimum_target_bytes(geometry) < 1e9
+
+
+@pytest.mark.parametrize("options", [{}, {"experts_per_layer": 20}, {"memory_gb": 2}])
+def test_a_model_without_attention_layers_is_planned_too(tmp_path: Path, options: dict[str, int]) -> None:
+    config = copy.deepcopy(CONFIG)
+    config["text_config"]["layer_types"] = ["linear_attention"] * 8
+    geometry = ModelGeometry.from_checkpoint(write_checkpoint(tmp_path, config=config), compute="float32")
+    result = plan(geometry, simulate(8, 8, 6), PlanRequest(**options))  # type: ignore[arg-type]
+    assert geometry.kv_bytes_per_token == 0
+    assert result.retained_tokens == result.window_tokens == 8192
 
 
 def test_a_simulated_plan_says_so() -> None:

@@ -31,7 +31,7 @@ def geometries(draw: st.DrawFn) -> ModelGeometry:
     experts = draw(st.integers(4, 600))
     layers = draw(st.integers(1, 80))
     record = draw(st.integers(1_000, 20_000_000))
-    full = draw(st.integers(1, layers))
+    full = draw(st.integers(0, layers))
     return ModelGeometry(
         name="drawn",
         compute="bf16",

@@ -1,0 +1,189 @@
+"""Does changing the pool's size while a model is loaded leave its output alone?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
+from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.decoding import PromptReader, next_logits
+from slotstream_core.governing import ExpertsPool, Governor, Sensors
+from slotstream_core.loading import LoadedModel, load_model
+from slotstream_core.memory import drop_buffer_cache, footprint
+from slotstream_planner import Machine, MemoryPlan, PlanRequest
+from slotstream_planner.pressure import PressureLevel
+
+__all__ = ["check_elastic", "drill_governor"]
+
+PROMPT_TOKENS = 12
+STEP_SECONDS = 100.0
+"""Pretended time between two steps of a drill: longer than every cooldown."""
+
+
+def check_elastic(directory: Path, *, max_tokens: int = 24, big_slots: int = 960) -> CheckReport:
+    """Generate greedily at the smallest pool, after growing it, and after shrinking it again.
+
+    Args:
+        directory: The checkpoint.
+        max_tokens: Tokens to generate each time.
+        big_slots: Slots to grow to; at most one for every expert.
+
+    Raises:
+        SlotstreamError: The checkpoint cannot be loaded or read.
+        slotstream_planner.PlannerError: No plan fits.
+    """
+    with load_model(directory, request=PlanRequest(experts_per_layer=1)) as loaded:
+        floor = loaded.plan.pool_slots
+        big = min(max(big_slots, floor + 1), loaded.plan.geometry.total_experts)
+        expected = _greedy(loaded, max_tokens)
+        loaded.experts.resize(big)
+        kept = loaded.experts.pool.resident_count
+        grown = _greedy(loaded, max_tokens)
+        loaded.experts.resize(floor)
+        emptied = loaded.experts.pool.resident_count
+        shrunk = _greedy(loaded, max_tokens)
+        loaded.experts.pool.check_integrity()
+    return CheckReport(
+        name="elastic-check",
+        items=(
+            _same(f"growing from {floor} to {big} slots leaves the ids alone", expected, grown),
+            _same(f"shrinking back to {floor} slots leaves the ids alone", expected, shrunk),
+            CheckItem(
+                name="growing keeps the experts that were there", passed=kept > 0 or big == floor, detail=f"{kept} kept"
+            ),
+            CheckItem(name="shrinking starts empty", passed=emptied == 0 or big == floor, detail=f"{emptied} left"),
+        ),
+        facts={"ids": list(expected), "floor_slots": floor, "big_slots": big},
+    )
+
+
+def _same(name: str, expected: Sequence[int], found: Sequence[int]) -> CheckItem:
+    different = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), None)
+    passed = different is None and len(expected) == len(found)
+    where = f"{len(found)} of {len(expected)} ids" if different is None else f"first difference at id {different}"
+    return CheckItem(name=name, passed=passed, detail=where)
+
+
+def _greedy(loaded: LoadedModel, count: int) -> list[int]:
+    """Return the greedy continuation of a fixed prompt, end-of-text or not."""
+    vocabulary = loaded.checkpoint.config.vocab_size
+    prompt = [(7 + 31 * index) % vocabulary for index in range(PROMPT_TOKENS)]
+    state = loaded.model.new_state()
+    reader = PromptReader(loaded.model, state, prompt, loaded.plan.prefill_chunk)
+    for _ in reader.passes(CancelToken()):
+        pass
+    row, ids = reader.last_logits, list[int]()
+    while row is not None and len(ids) < count:
+        ids.append(int(row.argmax()))
+        row = next_logits(loaded.model, state, ids[-1]) if len(ids) < count else None
+    return ids
+
+
+@dataclass
+class _Bench:
+    """A loaded model as the governor sees an engine, with a world that the drill moves by hand."""
+
+    loaded: LoadedModel
+    plan: MemoryPlan
+    pool: ExpertsPool
+    machine: Machine
+    now_s: float = 0.0
+    level: PressureLevel = "normal"
+    prefix_bytes: int = 0
+    cancelled: int = 0
+    adopted: list[MemoryPlan] = field(default_factory=list)
+
+    def try_gate(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def wait_gate(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def cancel_running(self) -> None:
+        self.cancelled += 1
+
+    def drop_caches(self, *, retained: bool) -> None:
+        drop_buffer_cache()
+
+    def adopt(self, plan: MemoryPlan) -> None:
+        self.plan = plan
+        self.adopted.append(plan)
+
+
+def drill_governor(directory: Path, *, max_tokens: int = 24, memory_limit_gb: float | None = None) -> CheckReport:
+    """Drive the governor over a really loaded model through pressure, cooldown and recovery.
+
+    Memory readings are pretended, the pool and its resizes are real, and the ids are compared after every step.
+
+    Args:
+        directory: The checkpoint.
+        max_tokens: Tokens to generate after each step.
+        memory_limit_gb: Adaptive ceiling to load under.
+
+    Raises:
+        SlotstreamError: The checkpoint cannot be loaded or read.
+        slotstream_planner.PlannerError: No plan fits.
+    """
+    started_s = time.perf_counter()
+    with load_model(directory, request=PlanRequest(memory_limit_gb=memory_limit_gb)) as loaded:
+        plan, machine = loaded.plan, Machine.current()
+        bench = _Bench(loaded=loaded, plan=plan, pool=ExpertsPool(loaded.experts), machine=machine)
+        sensors = Sensors(
+            clock=lambda: bench.now_s,
+            machine=lambda: bench.machine,
+            pressure=lambda: bench.level,
+            footprint=lambda: footprint().current_bytes,
+        )
+        governor = Governor(bench, sensors)
+        full = plan.pool_slots
+        expected = _greedy(loaded, max_tokens)
+        items: list[CheckItem] = []
+
+        bench.now_s, bench.level = STEP_SECONDS, "critical"
+        governor.watch_pressure()
+        low = bench.pool.slot_count
+        smaller = low < full or full == plan.geometry.experts
+        items.append(
+            CheckItem(name="critical pressure shrinks the pool", passed=smaller, detail=f"{full} to {low} slots")
+        )
+        items.append(CheckItem(name="pressure stops a running request", passed=bench.cancelled == 1))
+        items.append(_same("the ids are the same after the shrink", expected, _greedy(loaded, max_tokens)))
+
+        bench.now_s, bench.level = STEP_SECONDS + 1, "normal"
+        governor.watch_pressure()
+        governor.poll()
+        items.append(CheckItem(name="growth waits for its cooldown", passed=bench.pool.slot_count == low))
+
+        bench.now_s += STEP_SECONDS
+        bench.machine = replace(machine, available_bytes=machine.ram_bytes)
+        governor.poll()
+        recovered = bench.pool.slot_count
+        items.append(
+            CheckItem(name="the pool recovers", passed=recovered == full, detail=f"{low} to {recovered} slots")
+        )
+        items.append(_same("the ids are the same after the recovery", expected, _greedy(loaded, max_tokens)))
+        loaded.experts.pool.check_integrity()
+    peak = footprint().peak_bytes
+    inside = peak <= plan.expected_peak_bytes
+    items.append(
+        CheckItem(
+            name="the process stayed inside its plan",
+            passed=inside,
+            detail=f"{peak / 1e6:,.0f} MB of {plan.expected_peak_bytes / 1e6:,.0f} MB planned",
+        )
+    )
+    return CheckReport(
+        name="elastic-drill",
+        items=tuple(items),
+        facts={
+            "full_slots": full,
+            "low_slots": low,
+            "peak_bytes": peak,
+            "planned_bytes": plan.expected_peak_bytes,
+            "seconds": time.perf_counter() - started_s,
+        },
+    )
