@@ -1,0 +1,306 @@
+"""One request to a dialect: body, meaning, generation, and the reply in the dialect's frames."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TypeVar
+
+import anyio
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from slotstream_serve.dialects.base import (
+    CountsTokens,
+    Dialect,
+    Frame,
+    InfoRoute,
+    JsonObject,
+    ParsedRequest,
+    RequestContext,
+)
+from slotstream_serve.errors import Failure, Refused, ServerStopping
+from slotstream_serve.gate import NOTES, RequestNotes
+from slotstream_serve.limits import ClientGone, parse_json_object, read_body
+from slotstream_serve.reply import Admitted, ReplyEvent, ReplyFailed, ReplyFinished
+from slotstream_serve.runner import Ticket
+from slotstream_serve.service import Service
+from slotstream_serve.shapes import ErrorBody, failure_headers, lowercase_headers
+
+logger = logging.getLogger("slotstream.serve")
+
+Value = TypeVar("Value")
+IGNORED_FIELDS_HEADER = "x-slotstream-ignored-fields"
+LONGEST_IGNORED_HEADER = 1000
+SHUTDOWN_GRACE_S = 4.0
+NDJSON = "application/x-ndjson"
+
+
+class Exchange:
+    """Answers requests of one server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def generate(self, dialect: Dialect, request: Request) -> Response:
+        """Answer a request that generates."""
+        return await self._guarded(request, dialect.error_body, self._generate(dialect, request))
+
+    async def count(self, dialect: Dialect, counter: CountsTokens, request: Request) -> Response:
+        """Answer a request to count a prompt's tokens."""
+        return await self._guarded(request, dialect.error_body, self._count(dialect, counter, request))
+
+    async def info(self, dialect: Dialect, route: InfoRoute, request: Request) -> Response:
+        """Answer a request that needs no engine."""
+        return await self._guarded(request, dialect.error_body, self._info(dialect, route, request))
+
+    async def body(self, request: Request) -> JsonObject:
+        """Return a request's JSON object.
+
+        Raises:
+            Refused: It is too large or no JSON object.
+            ClientGone: The client left.
+        """
+        return parse_json_object(await self._raw(request))
+
+    async def _raw(self, request: Request) -> bytes:
+        return await read_body(request.receive, request.headers.get("content-length"), self._service.config.limits)
+
+    async def _guarded(self, request: Request, shape: ErrorBody, answer: Awaitable[Response]) -> Response:
+        """Turn everything that goes wrong before the first byte into the dialect's error."""
+        notes: RequestNotes = request.scope[NOTES]
+        try:
+            return await answer
+        except Refused as refusal:
+            failure = refusal.failure
+        except ServerStopping as stopping:
+            failure = Failure(code="server_stopping", message=str(stopping))
+        except ClientGone:
+            failure = Failure(code="client_cancelled", message="the client closed the request")
+        except RecursionError:
+            failure = Failure(code="invalid_request", message="the body is nested too deeply")
+        except Exception as error:
+            logger.exception("a request failed")
+            failure = Failure(
+                code="inference_error", message=f"internal error ({type(error).__name__}); the server's log has more"
+            )
+        notes.values["outcome"] = failure.code
+        return JSONResponse(shape(failure), failure.http_status, failure_headers(failure))
+
+    async def _generate(self, dialect: Dialect, request: Request) -> Response:
+        notes: RequestNotes = request.scope[NOTES]
+        raw = await self._raw(request)
+        accepted_s = time.monotonic()
+        body = await self._service.work(len(raw), parse_json_object, raw)
+        parsed = await self._service.work(len(raw), dialect.parse, body, self._context(request))
+        headers = self._ignored(dialect, parsed)
+        notes.values.update(dialect=dialect.name, stream=parsed.stream)
+        if parsed.generation is None:
+            return _immediate(dialect, parsed, headers)
+        prepared = await self._service.prepare(parsed.generation)
+        ticket = self._service.submit(prepared, accepted_s=accepted_s)
+        reply = _Reply(self._service, dialect, parsed, ticket, notes, headers)
+        return await (reply.streamed(request.receive) if parsed.stream else reply.whole(request.receive))
+
+    async def _count(self, dialect: Dialect, counter: CountsTokens, request: Request) -> Response:
+        raw = await self._raw(request)
+        body = await self._service.work(len(raw), parse_json_object, raw)
+        parsed = await self._service.work(len(raw), counter.parse_count, body, self._context(request))
+        headers = self._ignored(dialect, parsed)
+        tokens = 0 if parsed.generation is None else await self._service.count(parsed.generation)
+        request.scope[NOTES].values.update(dialect=dialect.name, prompt_tokens=tokens)
+        return JSONResponse(counter.count_body(tokens), headers=headers)
+
+    async def _info(self, dialect: Dialect, route: InfoRoute, request: Request) -> Response:
+        body = await self.body(request) if route.method == "POST" else {}
+        answer = route.answer(body, self._context(request))
+        request.scope[NOTES].values["dialect"] = dialect.name
+        return JSONResponse(answer.body, answer.status, dict(answer.headers))
+
+    def _context(self, request: Request) -> RequestContext:
+        notes: RequestNotes = request.scope[NOTES]
+        headers = lowercase_headers(request.scope["headers"])
+        return self._service.context(unique=notes.unique, path=request.scope["path"], headers=headers)
+
+    def _ignored(self, dialect: Dialect, parsed: ParsedRequest) -> dict[str, str]:
+        if not parsed.ignored_fields:
+            return {}
+        self._service.note_ignored(dialect.name, parsed.ignored_fields)
+        named = ", ".join(parsed.ignored_fields)[:LONGEST_IGNORED_HEADER]
+        return {IGNORED_FIELDS_HEADER: named.encode("ascii", "backslashreplace").decode("ascii")}
+
+
+class _Reply:
+    """The reply to one generation, on its way to the client."""
+
+    def __init__(
+        self,
+        service: Service,
+        dialect: Dialect,
+        parsed: ParsedRequest,
+        ticket: Ticket,
+        notes: RequestNotes,
+        headers: dict[str, str],
+    ) -> None:
+        self._service = service
+        self._dialect = dialect
+        self._encoder = parsed.encoder
+        self._ticket = ticket
+        self._notes = notes
+        self._headers = headers
+
+    async def whole(self, receive: Receive) -> Response:
+        """Wait for the end and answer in one body."""
+        try:
+            events = await _unless_gone(self._collect(), receive)
+        finally:
+            self._settle()
+        last = events[-1]
+        if isinstance(last, ReplyFailed):
+            return self._refusal(last.failure)
+        return JSONResponse(self._encoder.whole(events), headers=self._headers)
+
+    async def streamed(self, receive: Receive) -> Response:
+        """Wait for admission, so that a refusal still has its own status; then stream."""
+        try:
+            first = await _unless_gone(self._next(), receive)
+            if isinstance(first, ReplyFailed):
+                self._settle()
+                return self._refusal(first.failure)
+        except BaseException:
+            self._settle()
+            raise
+        inner: Response
+        if self._dialect.framing == "sse":
+            # sse-starlette ends streams itself unless they get a period of grace to say what happened
+            inner = EventSourceResponse(
+                self._chunks(first),
+                ping=0,
+                sep="\n",
+                headers=self._headers,
+                shutdown_event=anyio.Event(),
+                shutdown_grace_period=SHUTDOWN_GRACE_S,
+            )
+        else:
+            inner = StreamingResponse(self._chunks(first), media_type=NDJSON, headers=self._headers)
+        return _SettledResponse(inner, self)
+
+    def settle(self) -> None:
+        """The connection is done with the reply, however it ended."""
+        self._settle()
+
+    async def _chunks(self, first: ReplyEvent) -> AsyncIterator[bytes]:
+        event: ReplyEvent | None = first
+        keepalive_s = self._service.config.keepalive_s
+        sent_s = time.monotonic()
+        while True:
+            frames = self._encoder.keepalive() if event is None else self._encoder.stream(event)
+            if frames:
+                yield b"".join(map(self._encode, frames))
+                sent_s = time.monotonic()
+            elif event is None:
+                sent_s = time.monotonic()
+            if isinstance(event, ReplyFinished | ReplyFailed):
+                return
+            event = await self._ticket.next_event(max(0.0, sent_s + keepalive_s - time.monotonic()))
+            self._note_first(event)
+
+    def _encode(self, frame: Frame) -> bytes:
+        if self._dialect.framing == "ndjson":
+            return frame.data.encode("utf-8") + b"\n"
+        if frame.comment is not None:
+            return ServerSentEvent(comment=frame.comment, sep="\n").encode()
+        return ServerSentEvent(frame.data, event=frame.event, sep="\n").encode()
+
+    async def _collect(self) -> Sequence[ReplyEvent]:
+        events: list[ReplyEvent] = []
+        while not events or not isinstance(events[-1], ReplyFinished | ReplyFailed):
+            events.append(await self._next())
+        return events
+
+    async def _next(self) -> ReplyEvent:
+        event = None
+        while event is None:
+            event = await self._ticket.next_event()
+        self._note_first(event)
+        return event
+
+    def _note_first(self, event: ReplyEvent | None) -> None:
+        if event is not None and not isinstance(event, Admitted) and "first_s" not in self._notes.values:
+            self._notes.values["first_s"] = round(time.monotonic() - self._ticket.accepted_s, 4)
+
+    def _refusal(self, failure: Failure) -> Response:
+        headers = {**self._headers, **failure_headers(failure)}
+        return JSONResponse(self._dialect.error_body(failure), failure.http_status, headers)
+
+    def _settle(self) -> None:
+        """Stop what nobody waits for any more, and tell the log how the generation went."""
+        self._service.runner.withdraw(self._ticket)
+        values, record = self._notes.values, self._ticket.record
+        values["prompt_tokens"] = len(self._ticket.prepared.ids)
+        values["outcome"] = "client_cancelled" if record is None else record.outcome
+        if record is not None and isinstance(record.end, ReplyFinished):
+            usage = record.end.usage
+            values.update(
+                finish=record.end.reason,
+                cached_tokens=usage.cached_tokens,
+                completion_tokens=usage.completion_tokens,
+                queue_s=round(usage.queue_s, 4),
+                prefill_s=round(usage.prefill_s, 4),
+                decode_s=round(usage.decode_s, 4),
+            )
+        if record is not None and record.traffic is not None:
+            values.update(
+                expert_hits=record.traffic.hits,
+                expert_misses=record.traffic.misses,
+                expert_bytes=record.traffic.bytes_read,
+            )
+
+
+class _SettledResponse(Response):
+    """A streamed response after which the generation is over, also when the client left in the middle."""
+
+    def __init__(self, inner: Response, reply: _Reply) -> None:
+        super().__init__()
+        self._inner = inner
+        self._reply = reply
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        try:
+            await self._inner(scope, receive, send)
+        finally:
+            self._reply.settle()
+
+
+async def _unless_gone(work: Awaitable[Value], receive: Receive) -> Value:
+    """Return the result of `work`, unless the client leaves first.
+
+    Raises:
+        ClientGone: The client left.
+    """
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone("the client closed the connection")
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _immediate(dialect: Dialect, parsed: ParsedRequest, headers: dict[str, str]) -> Response:
+    response = JSONResponse(parsed.immediate, headers=headers)
+    if parsed.stream and dialect.framing == "ndjson":
+        return Response(bytes(response.body) + b"\n", media_type=NDJSON, headers=headers)
+    return response

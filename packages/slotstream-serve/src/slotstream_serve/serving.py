@@ -1,0 +1,415 @@
+"""From a neutral request to an engine generation and back: prompt, sampling, budget, tool calls, failures.
+
+Nothing here knows JSON, HTTP or threads.  `prepare` may run on any thread; `ReplyRun` only on the one that owns the
+engine.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from slotstream_core.errors import (
+    ContextLengthExceeded,
+    EmptyPrompt,
+    GenerationCancelled,
+    RequestError,
+    SlotstreamError,
+    TemplateError,
+)
+from slotstream_core.events import ExpertTraffic, Finished, GenerationEvent, PromptProgress, TextDelta, ThinkingDelta
+from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.sampling import AGENT, ORDINARY, THINKING, SamplingParams
+from slotstream_core.text.argument_types import Schema
+from slotstream_core.text.messages import ChatMessage, JsonObject
+from slotstream_core.text.template import ReasoningEffort
+from slotstream_core.text.tool_calls import (
+    AnswerText,
+    CallArguments,
+    CallFinished,
+    CallMalformed,
+    CallStarted,
+    ScanEvent,
+    ToolCallScanner,
+    declared_functions,
+)
+from slotstream_planner import InsufficientMemory, MemoryPlan
+from slotstream_serve.conversation import GenerationRequest, Profile
+from slotstream_serve.errors import Failure, Refused
+from slotstream_serve.reply import (
+    Admitted,
+    FinishReason,
+    ReplyEvent,
+    ReplyFailed,
+    ReplyFinished,
+    ReplyUsage,
+    ToolCallArguments,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+
+PROFILES: Mapping[Profile, SamplingParams] = {"ordinary": ORDINARY, "thinking": THINKING, "agent": AGENT}
+ONE_CALL_LINE = "Call at most one tool in this response."
+
+
+class TextEncoder(Protocol):
+    """What the server needs of a tokenizer.  Any thread may call it."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text."""
+
+
+class ServableEngine(Protocol):
+    """What the server needs of an engine.
+
+    `generate` and its iterator are used by one thread only; the rest may be called from any thread at any time.
+    """
+
+    @property
+    def window_tokens(self) -> int:
+        """Most tokens a prompt and its reply may have together."""
+
+    @property
+    def plan(self) -> MemoryPlan | None:
+        """The memory plan it runs under, if it has one."""
+
+    @property
+    def tokenizer(self) -> TextEncoder:
+        """Its tokenizer."""
+
+    def chat_ids(
+        self,
+        conversation: Sequence[ChatMessage],
+        *,
+        tools: Sequence[JsonObject] = (),
+        thinking: bool = False,
+        effort: ReasoningEffort | None = None,
+    ) -> list[int]:
+        """Return the prompt ids of a conversation; raises `TemplateError`."""
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        *,
+        sampling: SamplingParams = ...,
+        max_tokens: int = 0,
+        stop: Sequence[str] = (),
+        thinking: bool = False,
+        cancel: CancelToken | None = None,
+    ) -> Iterator[GenerationEvent]:
+        """Return the events of one reply, the last one `Finished`; raises a `SlotstreamError` at any point."""
+
+    def close(self) -> None:
+        """Let files and memory go."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedReply:
+    """A request that passed every check which needs no waiting.
+
+    Attributes:
+        request: What was asked.
+        ids: The prompt's token ids.
+        sampling: How tokens are chosen.
+        max_tokens: Output budget in tokens, at least 1.
+        window_bound: Whether the window, not the client or the default, set the budget.
+        functions: Parameter schemas of the functions that may be called; None when calls are not looked for.
+    """
+
+    request: GenerationRequest
+    ids: Sequence[int]
+    sampling: SamplingParams
+    max_tokens: int
+    window_bound: bool
+    functions: Mapping[str, Schema] | None
+
+
+def default_output_tokens(window_tokens: int) -> int:
+    """Return the default and advertised reply budget: a quarter of the window, between 256 and 8,192 tokens."""
+    return max(1, min(8192, max(256, window_tokens // 4), window_tokens - 1))
+
+
+def prompt_ids(engine: ServableEngine, request: GenerationRequest) -> list[int]:
+    """Return the token ids the model would read for a request.
+
+    Raises:
+        Refused: The chat template refused the conversation, or there is nothing to read.
+    """
+    try:
+        if request.raw_prompt is not None:
+            ids = engine.tokenizer.encode(request.raw_prompt)
+        else:
+            declared = () if request.tool_choice.mode == "none" else request.tools
+            ids = engine.chat_ids(
+                _with_instructions(request),
+                tools=[tool.as_template_value() for tool in declared],
+                thinking=request.reasoning.enabled,
+                effort=request.reasoning.effort,
+            )
+    except SlotstreamError as error:
+        raise Refused(failure_of(error)) from error
+    if not ids:
+        raise Refused(failure_of(EmptyPrompt("the prompt has no tokens; write something to answer")))
+    return ids
+
+
+def prepare(engine: ServableEngine, request: GenerationRequest) -> PreparedReply:
+    """Turn a request into what the engine is asked for.
+
+    Raises:
+        Refused: The prompt is empty, too long for the window, or refused by the chat template.
+    """
+    ids = prompt_ids(engine, request)
+    window = min(engine.window_tokens, request.window_limit or engine.window_tokens)
+    room = window - len(ids)
+    if room < 1:
+        raise Refused(_too_long(len(ids), window))
+    wanted = request.max_output_tokens
+    if wanted is None:
+        wanted = request.default_output_tokens or default_output_tokens(window)
+    elif wanted <= 0:
+        wanted = engine.window_tokens
+    called = request.tools if request.tool_choice.mode != "none" else ()
+    return PreparedReply(
+        request=request,
+        ids=ids,
+        sampling=_sampling(request),
+        max_tokens=min(room, wanted),
+        window_bound=wanted > room,
+        functions=declared_functions([tool.as_template_value() for tool in called]) if called else None,
+    )
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return the neutral failure for anything an engine raises."""
+    if isinstance(error, Refused):
+        return error.failure
+    if isinstance(error, ContextLengthExceeded):
+        return _too_long(error.prompt_tokens, error.window_tokens)
+    if isinstance(error, TemplateError):
+        return Failure(code="invalid_request", message=str(error), details={"reason": "template_error"})
+    if isinstance(error, EmptyPrompt):
+        return Failure(code="invalid_request", message=str(error), details={"reason": "empty_prompt"})
+    if isinstance(error, RequestError):
+        return Failure(code="invalid_request", message=str(error))
+    if isinstance(error, InsufficientMemory):
+        sizes = {"required_bytes": error.required_bytes, "available_bytes": error.available_bytes}
+        return Failure(code="insufficient_memory", message=str(error), details=sizes)
+    if isinstance(error, GenerationCancelled):
+        return Failure(code="client_cancelled", message="the client closed the request")
+    if isinstance(error, SlotstreamError):
+        return Failure(code="inference_error", message=str(error))
+    return Failure(
+        code="inference_error",
+        message=f"the reply failed on an internal error ({type(error).__name__}); the server's log has the details",
+    )
+
+
+def _too_long(prompt_tokens: int, window_tokens: int) -> Failure:
+    """One token of the window must stay free for the reply, so the longest prompt is one less than the window."""
+    return Failure(
+        code="context_length_exceeded",
+        message=f"prompt is too long: {prompt_tokens} tokens > {window_tokens - 1} maximum",
+        details={"prompt_tokens": prompt_tokens, "window_tokens": window_tokens},
+    )
+
+
+def _sampling(request: GenerationRequest) -> SamplingParams:
+    base, own = PROFILES[request.profile], request.sampling
+    return SamplingParams(
+        temperature=base.temperature if own.temperature is None else own.temperature,
+        top_p=base.top_p if own.top_p is None else own.top_p,
+        top_k=base.top_k if own.top_k is None else own.top_k,
+        min_p=base.min_p if own.min_p is None else own.min_p,
+        presence_penalty=base.presence_penalty if own.presence_penalty is None else own.presence_penalty,
+        seed=own.seed,
+    )
+
+
+def _with_instructions(request: GenerationRequest) -> Sequence[ChatMessage]:
+    """Return the messages with the system lines that a tool choice adds."""
+    lines: list[str] = []
+    if request.tools and request.tool_choice.mode == "required":
+        lines.append("You must call one of the available tools now.")
+    if request.tools and request.tool_choice.mode == "named":
+        lines.append(f"You must call the {request.tool_choice.name} tool now.")
+    if request.tools and request.tool_choice.mode != "none" and not request.parallel_tool_calls:
+        lines.append(ONE_CALL_LINE)
+    if not lines:
+        return request.messages
+    text = "\n".join(lines)
+    first, rest = request.messages[:1], request.messages[1:]
+    if first and first[0].role == "system":
+        return (replace(first[0], content=f"{first[0].content}\n\n{text}".lstrip()), *rest)
+    return (ChatMessage(role="system", content=text), *request.messages)
+
+
+class ReplyRun:
+    """One generation, from its first check at the engine to its last reply event.
+
+    Attributes:
+        traffic: What the experts of the reply cost, once it has finished.
+    """
+
+    def __init__(self, engine: ServableEngine, prepared: PreparedReply, cancel: CancelToken, *, queue_s: float) -> None:
+        self._engine = engine
+        self._prepared = prepared
+        self._cancel = cancel
+        self._queue_s = queue_s
+        self._scanner = None if prepared.functions is None else ToolCallScanner(prepared.functions)
+        self._calls: list[str] = []
+        self._thought: list[str] = []
+        self._answered: list[str] = []
+        self.traffic: ExpertTraffic | None = None
+
+    def events(self) -> Iterator[ReplyEvent | PromptProgress]:
+        """Generate, and yield `Admitted`, progress, deltas and `ReplyFinished` or `ReplyFailed`.
+
+        Raises:
+            Exception: Whatever the engine raises; `failure_of` turns it into a failure.
+        """
+        prepared = self._prepared
+        started = time.perf_counter()
+        generation = self._engine.generate(
+            prepared.ids,
+            sampling=prepared.sampling,
+            max_tokens=prepared.max_tokens,
+            stop=prepared.request.stop,
+            thinking=prepared.request.reasoning.enabled and prepared.request.raw_prompt is None,
+            cancel=self._cancel,
+        )
+        yield Admitted(prompt_tokens=len(prepared.ids), cached_tokens=0)
+        prefilled = started
+        for event in generation:
+            if isinstance(event, PromptProgress):
+                prefilled = time.perf_counter()
+                yield event
+            elif isinstance(event, Finished):
+                yield from self._finish(event)
+                return
+            else:
+                for reply in self._translate(event):
+                    yield reply
+                    if isinstance(reply, ReplyFailed):
+                        self._stop(generation)
+                        return
+                    if isinstance(reply, ToolCallFinished) and not prepared.request.parallel_tool_calls:
+                        self._stop(generation)
+                        yield self._finished_early(prefilled - started, time.perf_counter() - prefilled)
+                        return
+        raise SlotstreamError("the engine ended its reply without a last event")
+
+    def _translate(self, event: ThinkingDelta | TextDelta) -> Iterator[ReplyEvent]:
+        if isinstance(event, ThinkingDelta):
+            self._thought.append(event.text)
+            yield event
+        elif self._scanner is None:
+            yield event
+        else:
+            self._answered.append(event.text)
+            for scanned in self._scanner.feed(event.text):
+                yield self._reply_to(scanned)
+
+    def _reply_to(self, scanned: ScanEvent) -> ReplyEvent:
+        match scanned:
+            case AnswerText():
+                return TextDelta(text=scanned.text)
+            case CallStarted():
+                return ToolCallStarted(index=scanned.index, name=scanned.name)
+            case CallArguments():
+                return ToolCallArguments(index=scanned.index, fragment=scanned.fragment)
+            case CallFinished():
+                self._calls.append(scanned.name)
+                return ToolCallFinished(index=scanned.index, name=scanned.name, arguments=scanned.arguments)
+            case CallMalformed():
+                if self._prepared.request.malformed_calls == "text":
+                    return TextDelta(text=scanned.raw)
+                return ReplyFailed(failure=_malformed(scanned))
+
+    def _finish(self, event: Finished) -> Iterator[ReplyEvent]:
+        self.traffic = event.experts
+        for scanned in [] if self._scanner is None else self._scanner.finish():
+            if event.reason == "length" and isinstance(scanned, CallMalformed):
+                continue  # a call that the budget cut off
+            reply = self._reply_to(scanned)
+            yield reply
+            if isinstance(reply, ReplyFailed):
+                return
+        if event.reason != "length" and (failure := self._unsatisfied_choice()) is not None:
+            yield ReplyFailed(failure=failure)
+            return
+        reason: FinishReason = event.reason
+        if self._calls:
+            reason = "tool_calls"
+        elif event.reason == "length" and self._prepared.window_bound:
+            reason = "window"
+        yield ReplyFinished(
+            reason=reason,
+            stop_string=event.stop_string if reason == "stop_string" else None,
+            usage=ReplyUsage(
+                prompt_tokens=event.usage.prompt_tokens,
+                cached_tokens=event.usage.cached_tokens,
+                completion_tokens=event.usage.completion_tokens,
+                thinking_tokens=event.usage.thinking_tokens,
+                queue_s=self._queue_s,
+                prefill_s=event.timings.prefill_s,
+                decode_s=event.timings.decode_s,
+            ),
+        )
+
+    def _unsatisfied_choice(self) -> Failure | None:
+        choice = self._prepared.request.tool_choice
+        if choice.mode == "required" and not self._calls:
+            message = "the model called no tool although tool_choice requires one; ask again or use auto"
+        elif choice.mode == "named" and (not self._calls or any(name != choice.name for name in self._calls)):
+            message = f"the model did not call {choice.name} although tool_choice names it; ask again or use auto"
+        else:
+            return None
+        return Failure(code="tool_choice_unsatisfied", message=message)
+
+    def _finished_early(self, prefill_s: float, decode_s: float) -> ReplyEvent:
+        """Return the end of a reply that was stopped after its only allowed call.
+
+        The engine reports counts only at its own end, so the tokens are counted from the text.
+        """
+        if (failure := self._unsatisfied_choice()) is not None:
+            return ReplyFailed(failure=failure)
+        encode = self._engine.tokenizer.encode
+        thinking = len(encode("".join(self._thought)))
+        return ReplyFinished(
+            reason="tool_calls",
+            stop_string=None,
+            usage=ReplyUsage(
+                prompt_tokens=len(self._prepared.ids),
+                cached_tokens=0,
+                completion_tokens=thinking + len(encode("".join(self._answered))),
+                thinking_tokens=thinking,
+                queue_s=self._queue_s,
+                prefill_s=prefill_s,
+                decode_s=decode_s,
+            ),
+        )
+
+    def _stop(self, generation: Iterator[GenerationEvent]) -> None:
+        """End the generation at its next boundary, so that the engine is free again."""
+        self._cancel.cancel()
+        try:
+            for event in generation:
+                if isinstance(event, Finished):
+                    self.traffic = event.experts
+        except GenerationCancelled:
+            pass
+
+
+def _malformed(call: CallMalformed) -> Failure:
+    meanings = {
+        "unterminated": "it never ended",
+        "duplicate_parameter": "it names a parameter twice",
+        "unexpected_text": "it has text where a tag belongs",
+        "undeclared_function": "it names a function that was not declared",
+    }
+    return Failure(
+        code="inference_error",
+        message=f"the model wrote a tool call that cannot be used: {meanings[call.reason]}; ask again",
+        details={"reason": call.reason},
+    )
