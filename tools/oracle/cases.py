@@ -10,8 +10,8 @@ EOS_ID = 256
 GREEDY_TOKENS = 8
 
 _EIGHT_INDEX_HEADS = {"indexer_n_heads": 8}
-# A block scores exactly 0 when every index head disagrees with it, and implementations differ in which of several
-# blocks at 0 they select. With eight heads that does not happen at the edge of the budget.
+# A block scores exactly 0 when every index head disagrees with it. With eight heads that does not happen at the edge of
+# the budget; `equal-scores` has two heads and is about what happens when it does.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,8 @@ CASES = (
         prompt_tokens=90,
         eos_at=(5, 7, 50, 88),
     ),
+    ParityCase(name="equal-scores", overrides={"num_hidden_layers": 8}, prompt_tokens=120, eos_at=(33,)),
 )
-"""Between them: selection active and not; 2, 3 and 4 streams; both output gates; grouped, single and full KV heads;
-unequal key and value widths both ways; two n-gram layers, longer n-grams; ends of document first, last, side by side
-and between."""
+"""Between them: selection active and not, with and without equal scores at its edge; 2, 3 and 4 streams; both output
+gates; grouped, single and full KV heads; unequal key and value widths both ways; two n-gram layers, longer n-grams;
+ends of document first, last, side by side and between."""

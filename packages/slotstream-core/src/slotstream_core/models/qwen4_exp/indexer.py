@@ -3,8 +3,8 @@
 Keys of ``indexer_compress_ratio`` consecutive tokens are averaged into one block key once the block is complete. A
 token attends to the ``indexer_budget / indexer_compress_ratio`` best complete blocks before or at it, and to the
 tokens after its last complete block, which are at most a block less one. Score: sum over index heads of
-max(0, q . k) / sqrt(dim); of equal scores the earlier block wins. Until there are more complete blocks than the budget
-holds, everything is selected and nothing is scored.
+max(0, q . k) / sqrt(dim); of equal scores the earlier block wins, or in float32 the one that `tied_blocks` finds.
+Until there are more complete blocks than the budget holds, everything is selected and nothing is scored.
 """
 
 from collections.abc import Iterable
@@ -13,10 +13,12 @@ from typing import Self
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.rotary import Angles, rotate
+from slotstream_core.models.qwen4_exp.tied_blocks import select_largest
 
 BLOCK_STEP = 256
 """The block cache grows by this many blocks."""
@@ -138,7 +140,21 @@ class Selector:
         better = scores > worst
         equal = (scores == worst) & visible
         room = self._best - better.sum(axis=-1, keepdims=True)
-        return better | (equal & (mx.cumsum(equal.astype(mx.int32), axis=-1) <= room))
+        selected = better | (equal & (mx.cumsum(equal.astype(mx.int32), axis=-1) <= room))
+        if self._dtype != mx.float32:
+            return selected
+        contested = np.array(equal.sum(axis=-1) > room[:, 0])
+        return self._settle(selected, scores, np.flatnonzero(contested), complete) if contested.any() else selected
+
+    def _settle(
+        self, selected: mx.array, scores: mx.array, rows: npt.NDArray[np.intp], complete: npt.NDArray[np.int64]
+    ) -> mx.array:
+        """Choose among equals in ``rows`` as the family's own implementation does on a CPU."""
+        mask, values = np.array(selected), np.array(scores)
+        for row in rows:
+            mask[row] = False
+            mask[row, select_largest(values[row, : complete[row, 0]].tolist(), self._best)] = True
+        return mx.array(mask)
 
     def token_mask(self, scores: mx.array, *, first_position: int, keys: int) -> mx.array:
         """Which keys each row sees, [T, keys] bool, for scores of all complete blocks among ``keys`` keys."""
