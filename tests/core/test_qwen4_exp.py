@@ -1,6 +1,8 @@
 """States, streaming and the n-gram rows of the text model, on tiny random checkpoints."""
 
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import mlx.core as mx
@@ -8,12 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.synthesis import write_synthetic
+from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import ExpertReadError, RequestError, StateError
+from slotstream_core.experts import ExpertArrays, ExpertLayout, Lease, ResidentExperts, StoredExperts
 from slotstream_core.models.qwen4_exp.delta_rule import advance_chunked, advance_one, invert_unit_lower
+from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.host_products import HostMatrix, HostThreads
 from slotstream_core.models.qwen4_exp.ngram import NgramHash
 from slotstream_core.models.qwen4_exp.ngram_rows import RowCache
+from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
 from tests.core.qwen4_exp_models import last_logits, open_model, run_passes
 
 SETTINGS = {"vocab_size": 288, "indexer_n_heads": 8, "indexer_budget": 16, "num_experts": 16, "split_ngram_parts": 3}
@@ -311,3 +318,114 @@ def test_host_products_do_not_depend_on_the_number_of_threads() -> None:
             results.append(matrix.multiply(rows, threads))
         threads.close()
     assert np.array_equal(results[0], results[1])
+
+
+class CountedLease:
+    """A resident lease that counts, and fails to arrive when told to."""
+
+    def __init__(self, inner: Lease, experts: "CountedExperts") -> None:
+        self._inner = inner
+        self._experts = experts
+
+    @property
+    def slots(self) -> npt.NDArray[np.int32]:
+        return self._inner.slots
+
+    def wait(self) -> None:
+        self._experts.waits += 1
+        if self._experts.waits == self._experts.fail_at:
+            raise ExpertReadError("record cannot be read")
+
+    def release(self) -> None:
+        self._experts.held.discard(self)
+
+
+class CountedExperts:
+    """Resident experts behind the streaming seam."""
+
+    def __init__(self, inner: ResidentExperts, group_limit: int) -> None:
+        self._inner = inner
+        self.group_limit = group_limit
+        self.held: set[CountedLease] = set()
+        self.most_held = 0
+        self.waits = 0
+        self.fail_at = 0
+
+    def arrays(self, layer: int) -> ExpertArrays:
+        return self._inner.arrays(layer)
+
+    def places(self, layer: int) -> None:
+        return None
+
+    def request(self, layer: int, experts: Sequence[int]) -> CountedLease:
+        assert len(set(experts)) == len(experts) <= self.group_limit
+        lease = CountedLease(self._inner.request(layer, experts), self)
+        self.held.add(lease)
+        self.most_held = max(self.most_held, len(self.held))
+        return lease
+
+
+@contextmanager
+def counted_model(directory: Path, group_limit: int) -> Iterator[tuple[Qwen4ExpModel, CountedExperts]]:
+    backend = Backend(kind="cpu", compute_dtype=mx.float32)
+    with Checkpoint.open(directory) as checkpoint:
+        layout = ExpertLayout.from_checkpoint(
+            checkpoint, expert_modules(checkpoint.config), float_name=backend.float_name
+        )
+        experts = CountedExperts(ResidentExperts(StoredExperts(layout), lane_count=1), group_limit)
+        with Qwen4ExpModel(checkpoint, experts, backend) as model:
+            yield model, experts
+
+
+@pytest.mark.parametrize(("group_limit", "most"), [(EXPERTS, 1), (3, 2)])
+def test_a_pass_holds_at_most_two_groups_and_gives_every_lease_back(dense: Path, group_limit: int, most: int) -> None:
+    with counted_model(dense, group_limit) as (model, experts):
+        model.forward(PROMPT, model.new_state())
+        assert experts.most_held == most
+        assert not experts.held
+
+
+@pytest.mark.parametrize("group_limit", [EXPERTS, 3])
+@pytest.mark.parametrize("fail_at", [1, 3])
+def test_a_failed_read_gives_every_lease_back_and_only_a_fork_can_go_on(
+    dense: Path, group_limit: int, fail_at: int
+) -> None:
+    with counted_model(dense, group_limit) as (model, experts):
+        state = model.new_state()
+        model.forward(PROMPT[:20], state)
+        fork = state.fork()
+        experts.fail_at = experts.waits + fail_at
+        with pytest.raises(ExpertReadError):
+            model.forward(PROMPT[20:], state)
+        assert not experts.held
+        with pytest.raises(StateError, match="failed after token 20 and left it half advanced"):
+            model.forward([1], state)
+        with pytest.raises(StateError, match="half advanced"):
+            state.trim(20)
+        after = last_logits(model, PROMPT[20:], fork)
+        fresh = model.new_state()
+        model.forward(PROMPT[:20], fresh)
+        assert np.array_equal(after, last_logits(model, PROMPT[20:], fresh))
+
+
+def test_sixteen_bit_backends_keep_logits_and_recurrent_state_in_float32(quantized: Path) -> None:
+    results = []
+    for backend in (
+        Backend(kind="cpu", compute_dtype=mx.float32),
+        Backend(kind="metal", compute_dtype=mx.bfloat16),
+    ):
+        with Checkpoint.open(quantized) as checkpoint:
+            layout = ExpertLayout.from_checkpoint(
+                checkpoint, expert_modules(checkpoint.config), float_name=backend.float_name
+            )
+            experts = ResidentExperts(StoredExperts(layout), lane_count=1)
+            with Qwen4ExpModel(checkpoint, experts, backend) as model:
+                state = model.new_state()
+                result = model.forward(PROMPT[:20], state, logits="all")
+                assert (result.logits.dtype, result.streams.dtype) == (mx.float32, backend.compute_dtype)
+                deltas = [layer for layer in state.layers if isinstance(layer, DeltaState)]
+                assert len(deltas) == 3
+                assert all(layer.memory.dtype == mx.float32 for layer in deltas)
+                assert all(layer.window.dtype == backend.compute_dtype for layer in deltas)
+                results.append(np.array(result.logits))
+    assert np.abs(results[0] - results[1]).max() < 0.5 * results[0].std()

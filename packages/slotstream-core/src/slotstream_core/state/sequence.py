@@ -41,30 +41,35 @@ class SequenceState:
         self.length = 0
         self._model_key = model_key
         self._recorded_from: int | None = None
+        self._in_pass = False
 
-    def require_model(self, model_key: str) -> None:
-        """Check that this state was made by the model that is about to use it.
+    def begin_pass(self, model_key: str) -> None:
+        """Note that a pass begins; called by the model, which calls `advance` when the pass is complete.
 
         Raises:
-            StateError: Another model made it.
+            StateError: Another model made this state, or its last pass failed half-way.
         """
         if model_key != self._model_key:
             raise StateError(
                 f"this sequence state belongs to another model ({self._model_key}) than the one running "
                 f"({model_key}); start from a new state"
             )
+        self._refuse_half_advanced()
+        self._in_pass = True
 
     def fork(self) -> "SequenceState":
         """An independent copy of this state; neither side sees what the other does next."""
         copy = SequenceState([layer.fork() for layer in self.layers], self._model_key)
         copy.length = self.length
         copy._recorded_from = self._recorded_from
+        copy._in_pass = self._in_pass
         return copy
 
     def advance(self, tokens: int, *, recorded: bool) -> None:
         """Note that a pass over ``tokens`` tokens is complete; called by the model."""
         self._recorded_from = self.length if recorded else None
         self.length += tokens
+        self._in_pass = False
 
     def possible_lengths(self) -> range:
         """Lengths that `trim` accepts: those inside the last pass when it was recorded, else the present one."""
@@ -75,8 +80,9 @@ class SequenceState:
         """Return to the first ``length`` tokens, as if the later ones had never been seen.
 
         Raises:
-            StateError: The recurrent layers kept no state for that length.
+            StateError: The recurrent layers kept no state for that length, or the last pass failed half-way.
         """
+        self._refuse_half_advanced()
         possible = self.possible_lengths()
         if length not in possible:
             raise StateError(
@@ -88,6 +94,13 @@ class SequenceState:
         for layer in self.layers:
             layer.trim(length)
         self.length = length
+
+    def _refuse_half_advanced(self) -> None:
+        if self._in_pass:
+            raise StateError(
+                f"the last pass over this sequence failed after token {self.length:,} and left it half advanced; "
+                "go on from a fork taken before that pass, or from a new state"
+            )
 
     def forget_passes(self) -> None:
         """Free what the last recorded pass kept; afterwards only the present length is possible."""

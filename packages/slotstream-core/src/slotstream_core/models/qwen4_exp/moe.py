@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.experts.resident import ResidentExperts
 from slotstream_core.experts.stacks import ExpertArrays, Experts, Lease, QuantizedStack, Stack
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, HostMatrix, host_array, multiply_by_expert
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
@@ -19,6 +18,11 @@ class PassLeases:
 
     def __init__(self) -> None:
         self._held: list[Lease] = []
+
+    @property
+    def any_held(self) -> bool:
+        """Whether work that was not evaluated yet may read leased places."""
+        return bool(self._held)
 
     def hold(self, lease: Lease) -> None:
         """Keep ``lease`` until `release`."""
@@ -57,7 +61,6 @@ class ExpertLayer:
         self._layer = layer
         self._experts = experts
         self._host = weights.host
-        self._resident = isinstance(experts, ResidentExperts)
         self._top = config.num_experts_per_tok
         self._expert_count = config.num_experts
         self._normalise = config.norm_topk_prob
@@ -77,7 +80,8 @@ class ExpertLayer:
         """
         ids, mix = self.route(x)
         shared = self._shared(x)
-        routed = self._compute(x, ids) if self._resident else self._streamed(x, ids, shared, leases)
+        places = self._experts.places(self._layer)
+        routed = self._streamed(x, ids, shared, leases) if places is None else self._compute(x, places[ids])
         # the weighted sum over k in routing order, float32: [T, 1, k] @ [T, k, hidden]
         mixed = mx.addmm(shared.astype(mx.float32)[:, None], mix[:, None], routed.astype(mx.float32))
         return mixed[:, 0].astype(x.dtype)

@@ -14,7 +14,6 @@ from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import RequestError, StateError
-from slotstream_core.experts.resident import ResidentExperts
 from slotstream_core.experts.stacks import Experts
 from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
@@ -129,7 +128,6 @@ class Qwen4ExpModel:
         config = checkpoint.config
         weights = WeightReader(checkpoint, backend)
         self.config = config
-        self._resident = isinstance(experts, ResidentExperts)
         self._dtype = backend.compute_dtype
         self._host = weights.host
         self._key = f"qwen4_exp {checkpoint.directory}"
@@ -185,36 +183,39 @@ class Qwen4ExpModel:
 
         Args:
             ids: Token ids, at least one.
-            state: Advanced in place. When the pass fails it is left unusable; fork it first to be able to go on.
+            state: Advanced in place. When the pass fails it refuses to go on; a fork taken before still can.
             logits: Of the last token only, or of every token.
             record: Keep what `SequenceState.trim` needs to return to any length inside this pass.
 
         Returns:
-            Logits and streams; not necessarily evaluated when the experts are resident.
+            Logits and streams; not necessarily evaluated yet when every expert is in place to stay.
 
         Raises:
             RequestError: No ids, or an id outside the vocabulary.
-            StateError: The state belongs to another model.
+            StateError: The state belongs to another model, or an earlier pass over it failed.
             ExpertReadError: Expert or n-gram bytes could not be read.
         """
         tokens = self._checked(ids)
-        state.require_model(self._key)
+        state.begin_pass(self._key)
         positions = self._positions(state.length, len(tokens), record=record)
-        ngram_states = dict(zip(self._ngrams, state.layers[len(self._layers) :], strict=True))
+        ngrams = self._look_up(tokens, state)
         blas = nullcontext() if self._host is None else self._host.single_threaded_blas()
         with pass_leases() as leases, blas:
             streams = self._embed(tokens)
             for index, layer in enumerate(self._layers):
-                if index in self._ngrams:
-                    streams = streams + self._ngram(index, streams, tokens, ngram_states[index], positions)
+                if index in ngrams:
+                    embeddings, ngram_state = ngrams[index]
+                    streams = streams + self._ngrams[index](
+                        streams, tokens, embeddings, ngram_state, start=positions.start, record=record
+                    )
                 streams = layer(streams, state.layers[index], positions, leases)
             result = ForwardResult(logits=self._logits(streams if logits == "all" else streams[-1:]), streams=streams)
             state.advance(len(tokens), recorded=record)
             pending = [result.logits, streams, *state.arrays()]
-            if self._resident:
-                mx.async_eval(pending)  # type: ignore[no-untyped-call]
-            else:
+            if leases.any_held:
                 mx.eval(pending)
+            else:
+                mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return result
 
     def _checked(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> Ids:
@@ -244,14 +245,15 @@ class Qwen4ExpModel:
         shape = (len(tokens), self.config.hc_count, self.config.hidden_size)
         return mx.broadcast_to(rows[:, None, :], shape)
 
-    def _ngram(
-        self, layer: int, streams: mx.array, tokens: Ids, state: LayerState, positions: PassPositions
-    ) -> mx.array:
-        ngram = self._ngrams[layer]
-        if not isinstance(state, NgramState):
-            raise StateError(f"a {type(state).__name__} was passed to the n-gram layer {layer}")
-        embeddings = ngram.look_up(tokens, state)
-        return ngram(streams, tokens, embeddings, state, start=positions.start, record=positions.record)
+    def _look_up(self, tokens: Ids, state: SequenceState) -> dict[int, tuple[mx.array, NgramState]]:
+        """By layer with an n-gram part: the rows of ``tokens``, read before anything is computed, and its state."""
+        found: dict[int, tuple[mx.array, NgramState]] = {}
+        states = state.layers[len(self._layers) :]
+        for (layer, ngram), ngram_state in zip(self._ngrams.items(), states, strict=True):
+            if not isinstance(ngram_state, NgramState):
+                raise StateError(f"a {type(ngram_state).__name__} was passed to the n-gram part of layer {layer}")
+            found[layer] = (ngram.look_up(tokens, ngram_state), ngram_state)
+        return found
 
     def _logits(self, streams: mx.array) -> mx.array:
         mixed, _ = self._mixer.mix(streams)
