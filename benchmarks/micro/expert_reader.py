@@ -1,13 +1,16 @@
 """Read throughput of the expert reader against parallel `pread` alone, on one file, in one run.
 
 A file with the published model's expert records (nine pieces, 2,764,800 bytes) is written once. Each round draws a
-random order of experts, drops the file from the page cache before every measurement, and reads the same experts
+random order of experts, drops the file from the page cache before every measurement, and reads the same pieces of the
+same experts in six ways, through the page cache and past it:
 
-- with bare threads that `pread` each piece into a buffer of their own and do nothing else;
-- with the reader as a prompt uses it: requests of 32 records, two under way;
-- in requests of 10 records, one at a time, as one token's layer does, with bare threads and with the reader.
+- pread: as many bare threads as the reader has lanes `pread` each piece into memory of the size of the pool and do
+  nothing else (past the cache: the whole blocks around it);
+- recycled pread: the same into one small buffer a thread, which stays in the processor's cache;
+- reader: requests of 32 records, two under way, as a prompt uses it; and of 10, one at a time, as a token's layer does.
 
-The order of the measurements rotates, and medians over the rounds are compared.
+The order of the measurements rotates, and medians over the rounds are compared. The reader also converts scales and
+biases to float32 and checks that they are finite.
 """
 
 from __future__ import annotations
@@ -36,13 +39,13 @@ from slotstream_core.experts.layout import (
     Quantization,
     StoredPiece,
 )
-from slotstream_core.experts.pool import SlotPool
-from slotstream_core.experts.reader import ExpertReader, StoredExperts, choose_lanes
+from slotstream_core.experts.pool import PoolLease, SlotPool
+from slotstream_core.experts.reader import ExpertReader, choose_lanes
+from slotstream_core.experts.sources import StoredExperts
 
 HIDDEN, INTERMEDIATE, GROUP = 2560, 640, 64
 LAYERS = 2
 PROMPT_RECORDS, DECODE_RECORDS = 32, 10
-TARGET = 0.8
 
 
 def main() -> None:
@@ -58,13 +61,18 @@ def main() -> None:
     with stored_experts(options.directory, options.experts) as layout:
         rates = measure(layout, lanes=lanes, record_count=options.records, rounds=options.rounds)
     median = {name: statistics.median(values) for name, values in rates.items()}
-    prompt, decode = median["reader"] / median["pread"], median["reader decode"] / median["pread decode"]
     rows = [
         [name, f"{median[name] / 1e6:,.0f}", f"{min(values) / 1e6:,.0f}", f"{max(values) / 1e6:,.0f}"]
         for name, values in rates.items()
     ]
-    table = format_table(["cold reads", "median MB/s", "min", "max"], rows)
-    table += f"\nreader / pread: {prompt:.0%} (must be at least {TARGET:.0%}); in requests of 10: {decode:.0%}"
+    ratios = {
+        "ratio": median["reader"] / median["pread"],
+        "decode_ratio": median["reader by 10"] / median["pread by 10"],
+        "recycled_ratio": median["reader"] / median["recycled pread"],
+        "direct_ratio": median["direct reader"] / median["direct pread"],
+        "direct_to_cached_ratio": median["direct reader"] / median["pread"],
+    }
+    summary = ", ".join(f"{name} {value:.0%}" for name, value in ratios.items())
     values = {f"{name.replace(' ', '_')}_bytes_per_s": round(value) for name, value in median.items()}
     report(
         BenchmarkResult(
@@ -75,45 +83,63 @@ def main() -> None:
                 "rounds": options.rounds,
                 "record_bytes": layout.record_bytes,
             },
-            values={**values, "ratio": round(prompt, 3), "decode_ratio": round(decode, 3)},
+            values={**values, **{name: round(value, 3) for name, value in ratios.items()}},
         ),
-        table=table,
+        table=format_table(["cold reads", "median MB/s", "min", "max"], rows) + f"\n{summary}",
         record=options.record,
     )
 
 
 def measure(layout: ExpertLayout, *, lanes: int, record_count: int, rounds: int) -> dict[str, list[float]]:
     """Return bytes per second of each way to read, one value a round."""
-    source = StoredExperts(layout)
     byte_count = record_count * layout.record_bytes
-    rates: dict[str, list[float]] = {"pread": [], "reader": [], "pread decode": [], "reader decode": []}
-    with ExpertReader(source, lane_count=lanes) as reader:
+    rates: dict[str, list[float]] = {}
+    cached = StoredExperts(layout)
+    with (
+        StoredExperts(layout, direct=True) as direct,
+        ExpertReader(cached, lane_count=lanes) as reader,
+        ExpertReader(direct, lane_count=lanes) as direct_reader,
+    ):
+        prompt = SlotPool(reader, slot_count=2 * PROMPT_RECORDS)
+        direct_prompt = SlotPool(direct_reader, slot_count=2 * PROMPT_RECORDS)
+        decode = SlotPool(reader, slot_count=DECODE_RECORDS)
+        memory = np.zeros(prompt.slot_count * layout.record_bytes, np.uint8).data
+        memory[:] = bytes(len(memory))  # touched before the clock starts, as slots are
+        small = memory[: lanes * (2 << 20)]
         for turn in range(rounds):
             order = np.random.default_rng(turn).permutation(layout.record_count)[:record_count].tolist()
             records = [divmod(number, layout.expert_count) for number in order]
             ways: dict[str, Callable[[], float]] = {
-                "pread": partial(with_threads, source, records, lanes, len(records)),
-                "reader": partial(with_reader, reader, records, PROMPT_RECORDS, 2),
-                "pread decode": partial(with_threads, source, records, lanes, DECODE_RECORDS),
-                "reader decode": partial(with_reader, reader, records, DECODE_RECORDS, 1),
+                "pread": partial(with_threads, cached, records, memory, lanes, record_count),
+                "recycled pread": partial(with_threads, cached, records, small, lanes, record_count),
+                "reader": partial(with_reader, prompt, records, PROMPT_RECORDS),
+                "pread by 10": partial(with_threads, cached, records, memory, lanes, DECODE_RECORDS),
+                "reader by 10": partial(with_reader, decode, records, DECODE_RECORDS),
+                "direct pread": partial(with_threads, direct, records, small, lanes, record_count),
+                "direct reader": partial(with_reader, direct_prompt, records, PROMPT_RECORDS),
             }
             names = list(ways)
-            for name in names[turn % 4 :] + names[: turn % 4]:
+            start = turn % len(names)
+            for name in names[start:] + names[:start]:
                 drop_cache(layout)
-                rates[name].append(byte_count / ways[name]())
-    return rates
+                rates.setdefault(name, []).append(byte_count / ways[name]())
+    return {name: rates[name] for name in ways}
 
 
-def with_threads(source: StoredExperts, records: Sequence[tuple[int, int]], lanes: int, batch: int) -> float:
-    """Read pieces with bare threads, in batches that all threads finish before the next; return the seconds."""
-    kinds = source.layout.kinds
-    buffers = [memoryview(bytearray(max(kind.disk_bytes for kind in kinds))) for _ in range(lanes)]
-    for buffer in buffers:
-        buffer[:] = bytes(len(buffer))  # touched before the clock starts, as slots are
+def with_threads(
+    source: StoredExperts, records: Sequence[tuple[int, int]], memory: memoryview, lanes: int, batch: int
+) -> float:
+    """Read pieces with bare threads, in batches that all threads finish before the next; return the seconds.
+
+    Each thread walks through its own share of `memory`, page by page aligned, and starts over at its end.
+    """
+    kinds, block = source.layout.kinds, source.alignment
+    share = len(memory) // lanes // 4096 * 4096
+    first = -np.frombuffer(memory, np.uint8).ctypes.data % 4096
     reads = [
         sorted(
             (
-                (fd, offset, kind.disk_bytes)
+                (fd, offset // block * block, -(-(offset % block + kind.disk_bytes) // block) * block)
                 for layer, expert in records[start : start + batch]
                 for (fd, offset), kind in zip(source.locate(layer, expert), kinds, strict=True)
             ),
@@ -124,11 +150,15 @@ def with_threads(source: StoredExperts, records: Sequence[tuple[int, int]], lane
     barrier = threading.Barrier(lanes + 1)
 
     def work(lane: int) -> None:
+        place = 0
         for group in reads:
             barrier.wait()
             for fd, offset, size in group[lane::lanes]:
-                if os.preadv(fd, [buffers[lane][:size]], offset) != size:
-                    raise OSError("short read of the benchmark's own file")
+                if place + size > share - 4096:
+                    place = 0
+                begin = first + lane * share + place
+                os.preadv(fd, [memory[begin : begin + size]], offset)
+                place += -(-size // 4096) * 4096
             barrier.wait()
 
     threads = [threading.Thread(target=work, args=(lane,)) for lane in range(lanes)]
@@ -144,13 +174,14 @@ def with_threads(source: StoredExperts, records: Sequence[tuple[int, int]], lane
     return elapsed
 
 
-def with_reader(reader: ExpertReader, records: Sequence[tuple[int, int]], batch: int, under_way: int) -> float:
-    """Request records layer by layer through a pool just large enough; return the seconds."""
+def with_reader(pool: SlotPool, records: Sequence[tuple[int, int]], batch: int) -> float:
+    """Request records layer by layer, as many requests at once as the pool has room for; return the seconds."""
     by_layer = sorted(records, key=lambda record: record[0])
-    pool = SlotPool(reader, slot_count=batch * under_way)
+    pool.forget()
+    under_way = pool.slot_count // batch
     started = time.perf_counter()
-    leases = []
-    for layer in range(reader.source.layout.layer_count):
+    leases: list[PoolLease] = []
+    for layer in range(pool.layout.layer_count):
         experts = [expert for owner, expert in by_layer if owner == layer]
         for start in range(0, len(experts), batch):
             leases.append(pool.request(layer, experts[start : start + batch]))

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from slotstream_core.experts.layout import ExpertLayout, FloatName, PieceDtype
-from slotstream_core.experts.reader import StoredExperts
+from slotstream_core.experts.sources import StoredExperts
 
 HIDDEN, INTERMEDIATE = 64, 32
 ITEM = {"U32": 4, "F32": 4, "BF16": 2, "F16": 2}

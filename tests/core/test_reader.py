@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import gc
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from slotstream_core.errors import CheckpointDamaged, ExpertReadError, PoolError, SettingError, UnsupportedModel
+from slotstream_core.errors import (
+    CheckpointDamaged,
+    CheckpointMissing,
+    ExpertReadError,
+    PoolError,
+    SettingError,
+    UnsupportedModel,
+)
 from slotstream_core.experts import reader as reader_module
+from slotstream_core.experts.batches import ReadBatch, Record
 from slotstream_core.experts.layout import ExpertLayout, PieceKind, Quantization
-from slotstream_core.experts.reader import ExpertReader, ReadBatch, Record, StoredExperts, choose_lanes
+from slotstream_core.experts.reader import ExpertReader, choose_lanes
 from slotstream_core.experts.resident import ResidentExperts
 from slotstream_core.experts.slots import SlotArrays, is_finite
+from slotstream_core.experts.sources import StoredExperts, prefers_direct
 from slotstream_core.experts.stacks import DenseStack, Experts, QuantizedStack, Stack
 from slotstream_core.experts.streamed import StreamedExperts
 from tests.core.expert_files import HIDDEN, INTERMEDIATE, ExpertFile, Header, Place, ScriptedSource, expert_file
@@ -36,6 +48,12 @@ def read(reader: ExpertReader, arrays: SlotArrays, records: Sequence[Record]) ->
     reader.submit(batch)
     batch.done.wait()
     return batch
+
+
+def descriptors() -> list[Path]:
+    """List what is open, without what only waits for the garbage collector."""
+    gc.collect()
+    return sorted(Path("/dev/fd").iterdir())
 
 
 def test_the_layout_is_read_from_headers(stored: ExpertFile) -> None:
@@ -171,11 +189,92 @@ def test_a_file_cut_after_opening_is_reported_with_its_numbers(tmp_path: Path) -
     assert "got 0 (the file ends there)" in str(error)
 
 
+@contextmanager
+def direct(stored: ExpertFile) -> Iterator[StoredExperts]:
+    with StoredExperts(stored.layout(), direct=True) as source:
+        if source.alignment == 1:
+            pytest.skip("the file system of the temporary directory has no direct reads")
+        yield source
+
+
+@pytest.mark.parametrize("bits", [4, None])
+def test_direct_reads_put_the_same_bytes_in_slots(tmp_path: Path, bits: Literal[4] | None) -> None:
+    with expert_file(tmp_path, bits=bits) as stored, direct(stored) as source:
+        one, other = (SlotArrays(source.layout, 12) for _ in range(2))
+        records = [Record(number % 2, number // 2, 11 - number, True) for number in range(12)]
+        for chosen, arrays in ((source, one), (StoredExperts(source.layout), other)):
+            for part in (records[:5], records[5:6], records[6:]):
+                with ExpertReader(chosen, lane_count=3) as reader:
+                    assert read(reader, arrays, part).errors == {}
+        for mine, theirs in zip(one.views, other.views, strict=True):
+            assert mine.any()
+            assert mine.tobytes() == theirs.tobytes()
+
+
+def test_a_direct_read_beyond_the_end_is_reported_with_its_numbers(tmp_path: Path) -> None:
+    with expert_file(tmp_path) as stored, direct(stored) as source:
+        layout = source.layout
+        os.truncate(stored.path, layout.extents(1, 5)[-1].offset + 100)
+        with ExpertReader(source, lane_count=1) as reader:
+            error = read(reader, SlotArrays(layout, 1), [Record(1, 5, 0, True)]).errors[0]
+    assert "wanted 128 bytes" in str(error)
+    assert "got 100 (the file ends there)" in str(error)
+
+
+def test_direct_reads_leave_no_descriptor_open(stored: ExpertFile) -> None:
+    before = descriptors()
+    with StoredExperts(stored.layout(), direct=True) as source:
+        ResidentExperts(source, lane_count=2)
+        source.close()
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("refused", ["open", "preadv"])
+def test_a_file_system_without_direct_reads_is_read_in_the_ordinary_way(
+    stored: ExpertFile, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    before = descriptors()
+    allowed = os.open
+
+    def refuse(*arguments: Any) -> int:
+        if refused == "open" and not arguments[1] & os.O_DIRECT:
+            return allowed(*arguments)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, refused, refuse)
+    source = StoredExperts(stored.layout(), direct=True)
+    monkeypatch.undo()
+    assert source.alignment == 1
+    assert len(descriptors()) == len(before) + 1
+    with StreamedExperts(source, slot_count=2, lane_count=1) as experts:
+        experts.request(0, [0, 5]).wait()
+    source.close()
+    source.close()
+    assert descriptors() == before
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    with expert_file(tmp_path) as stored:
+        layout = stored.layout()
+        stored.path.unlink()
+        with pytest.raises(CheckpointMissing, match=rf"{stored.path} cannot be opened .*No such file"):
+            StoredExperts(layout)
+
+
+def test_direct_reads_are_preferred_when_the_cache_could_not_hold_the_experts(stored: ExpertFile) -> None:
+    layout = stored.layout()
+    total_bytes = 12 * layout.record_bytes
+    assert not prefers_direct(layout, available_bytes=total_bytes)
+    assert prefers_direct(layout, available_bytes=total_bytes - 1)
+
+
 def test_a_closed_descriptor_is_a_read_error_and_no_traceback(tmp_path: Path) -> None:
     with expert_file(tmp_path) as stored:
         layout = stored.layout()
+        source = StoredExperts(layout)
     arrays = SlotArrays(layout, 1)
-    with ExpertReader(StoredExperts(layout), lane_count=1) as reader:
+    source.close()
+    with ExpertReader(source, lane_count=1) as reader:
         error = read(reader, arrays, [Record(0, 0, 0, True)]).errors[0]
     assert "Bad file descriptor" in str(error)
 
@@ -221,11 +320,14 @@ def test_close_does_not_wait_for_a_disk_that_never_answers(stored: ExpertFile, m
 
 
 def test_streaming_leaves_no_descriptor_open(stored: ExpertFile) -> None:
-    before = sorted(Path("/dev/fd").iterdir())
+    before = descriptors()
     for _ in range(3):
-        with StreamedExperts(StoredExperts(stored.layout()), slot_count=4, lane_count=2) as experts:
+        with (
+            StoredExperts(stored.layout()) as source,
+            StreamedExperts(source, slot_count=4, lane_count=2) as experts,
+        ):
             experts.request(0, [0, 1]).wait()
-    assert sorted(Path("/dev/fd").iterdir()) == before
+    assert descriptors() == before
 
 
 def test_a_failed_construction_leaves_no_lane_running(stored: ExpertFile) -> None:

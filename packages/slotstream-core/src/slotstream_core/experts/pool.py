@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.errors import PoolError, SlotstreamError
+from slotstream_core.experts.batches import ReadBatch, Record
 from slotstream_core.experts.eviction import Clock
-from slotstream_core.experts.reader import ExpertReader, ReadBatch, Record
+from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.stats import ExpertStats
 from slotstream_core.memory import drop_buffer_cache
@@ -312,6 +313,16 @@ class SlotPool:
                 del self.slots  # the old arrays go before the new ones are made
                 drop_buffer_cache()
             self._start_empty(slot_count)
+
+    def forget(self) -> None:
+        """Unmap every record nobody holds, so that it is read again when asked for."""
+        self._settle_finished()
+        for slot, key in enumerate(self._key_of):
+            if key != UNMAPPED and not self._holds[slot]:
+                del self._slot_of[key]
+                self._key_of[slot] = UNMAPPED
+                self._clock.forget(slot)
+                self._free.append(slot)
 
     def check_integrity(self) -> None:
         """Verify that the bookkeeping agrees with itself.

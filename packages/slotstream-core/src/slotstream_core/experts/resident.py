@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.errors import PoolError
-from slotstream_core.experts.reader import ExpertReader, ExpertSource, Record
+from slotstream_core.experts.batches import Record
+from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slots import SlotArrays
+from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.experts.stacks import ExpertArrays
 
 

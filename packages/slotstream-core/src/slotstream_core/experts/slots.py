@@ -6,6 +6,9 @@ MLX's back, which is safe exactly because a slot that unevaluated work may read 
 
 from __future__ import annotations
 
+import ctypes
+import sys
+
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +23,8 @@ MLX_DTYPES: dict[PieceDtype, mx.Dtype] = {
     "F16": mx.float16,
 }
 FINITE_LIMIT: dict[PieceDtype, int] = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}
+LARGE_PAGE_BYTES = 1 << 21
+MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25  # of <sys/mman.h>
 Bytes = npt.NDArray[np.uint8]
 # Made once: looking a type up by its name costs as much as converting a small piece.
 UINT16, FLOAT16, FLOAT32 = np.dtype("<u2"), np.dtype("<f2"), np.dtype("<f4")
@@ -69,6 +74,7 @@ class SlotArrays:
         array = mx.zeros((self.slot_count, *kind.shape), dtype=MLX_DTYPES[kind.slot_dtype])
         mx.eval(array)
         window = memoryview(array).cast("B")  # type: ignore[arg-type]
+        use_large_pages(window)
         self.by_kind.append(array)
         self.windows.append(window)
         view = np.frombuffer(window, dtype=np.uint8).reshape(self.slot_count, kind.slot_bytes)
@@ -116,6 +122,22 @@ class SlotArrays:
             bits=quantization.bits,
             group_size=quantization.group_size,
         )
+
+
+def use_large_pages(memory: memoryview) -> None:
+    """Ask Linux to back memory that is already in use with 2 MiB pages, which makes filling and reading it faster.
+
+    The contents stay. Where the system cannot (other systems, kernels before 6.1, memory of a GPU driver), nothing
+    happens.
+    """
+    if sys.platform != "linux" or memory.nbytes < 2 * LARGE_PAGE_BYTES:
+        return
+    address = np.frombuffer(memory, dtype=np.uint8).ctypes.data
+    start = -(-address // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES
+    byte_count = (address + memory.nbytes - start) // LARGE_PAGE_BYTES * LARGE_PAGE_BYTES
+    madvise = ctypes.CDLL(None).madvise
+    for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
+        madvise(ctypes.c_void_p(start), ctypes.c_size_t(byte_count), advice)
 
 
 def narrowed(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

@@ -8,7 +8,8 @@ import mlx.core as mx
 
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.pool import PoolLease, SlotPool
-from slotstream_core.experts.reader import ExpertReader, ExpertSource
+from slotstream_core.experts.reader import ExpertReader
+from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.experts.stacks import ExpertArrays
 from slotstream_core.experts.stats import ExpertStats
 

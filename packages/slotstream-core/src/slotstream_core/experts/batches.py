@@ -1,0 +1,214 @@
+"""One request's reads: which bytes go where, and what became of them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slotstream_core.errors import CheckpointDamaged, ExpertReadError, SlotstreamError
+from slotstream_core.experts.slots import Bytes, SlotArrays, is_finite
+from slotstream_core.experts.sources import ExpertSource
+
+
+class Record(NamedTuple):
+    """One expert to read into one slot; `check` asks that its scales be verified to be finite."""
+
+    layer: int
+    expert: int
+    slot: int
+    check: bool
+
+
+class Piece(NamedTuple):
+    """One piece of one record of a batch, by position."""
+
+    kind: int
+    record: int
+
+
+@dataclass(slots=True)
+class Segment:
+    """Pieces that lie one after the other on disk: one read."""
+
+    fd: int
+    offset: int
+    byte_count: int
+    pieces: list[Piece]
+
+
+class ReadBatch:
+    """The records of one request on their way into slots.
+
+    Lanes claim its jobs one by one. Any thread may look at `done`; the other results are stable once it is set.
+
+    Attributes:
+        records: What is being read.
+        done: Set when no lane touches these slots any more.
+        errors: For records that did not arrive, by position in `records`, why.
+        bytes_read: Bytes that arrived.
+        read_s: Time the lanes spent.
+        cancelled: Whether `cancel` was called.
+    """
+
+    def __init__(
+        self, records: Sequence[Record], arrays: SlotArrays, source: ExpertSource, jobs: Sequence[list[Segment]]
+    ) -> None:
+        self.records = tuple(records)
+        self.done = threading.Event()
+        self.errors: dict[int, SlotstreamError] = {}
+        self.bytes_read = 0
+        self.read_s = 0.0
+        self.cancelled = False
+        self._arrays = arrays
+        self._source = source
+        self._waiting = dict(enumerate(jobs))
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def cancel(self) -> None:
+        """Drop the jobs no lane has claimed. `done` follows as soon as the reads under way return."""
+        error = ExpertReadError("the read was cancelled before it started")
+        with self._lock:
+            self.cancelled = True
+            for segments in self._waiting.values():
+                self.errors |= {piece.record: error for segment in segments for piece in segment.pieces}
+            self._waiting.clear()
+            if not self._running:
+                self.done.set()
+
+    def waiting_jobs(self) -> list[int]:
+        """Return the jobs that no lane has claimed."""
+        with self._lock:
+            return list(self._waiting)
+
+    def run(self, job: int, scratch: Bytes) -> None:
+        """Read one job, unless it was cancelled. Called by lanes."""
+        with self._lock:
+            segments = self._waiting.pop(job, None)
+            if segments is None:
+                return
+            self._running += 1
+        started = time.perf_counter()
+        bytes_read = 0
+        errors: dict[int, SlotstreamError] = {}
+        for segment in segments:
+            try:
+                if self.cancelled:
+                    raise ExpertReadError("the read was cancelled before it started")
+                self._read(segment, scratch)
+                bytes_read += segment.byte_count
+                self._check(segment, errors)
+            except SlotstreamError as error:
+                errors |= {piece.record: error for piece in segment.pieces}
+            except Exception as error:  # noqa: BLE001 - the top of a lane: whatever happened, the batch must end
+                wrapped = ExpertReadError(f"reading experts failed unexpectedly: {type(error).__name__}: {error}")
+                errors |= {piece.record: wrapped for piece in segment.pieces}
+        with self._lock:
+            self.bytes_read += bytes_read
+            self.read_s += time.perf_counter() - started
+            self.errors.update(errors)
+            self._running -= 1
+            if not self._running and not self._waiting:
+                self.done.set()
+
+    def _read(self, segment: Segment, scratch: Bytes) -> None:
+        """Read one segment and bring every piece into its slot, in the slot's type."""
+        alignment = self._source.alignment
+        if alignment == 1:
+            self._fill(segment, self._buffers(segment, scratch), segment.offset, segment.byte_count)
+            self._convert(segment, scratch)
+            return
+        # Past the page cache: whole blocks around the segment into scratch, then a copy of what is wanted.
+        before = segment.offset % alignment
+        needed = before + segment.byte_count
+        block = scratch[: -(-needed // alignment) * alignment]
+        self._fill(segment, [block.data], segment.offset - before, needed)
+        start = before
+        for kind_index, record_index in segment.pieces:
+            kind, slot = self._source.layout.kinds[kind_index], self.records[record_index].slot
+            stored = scratch[start : start + kind.disk_bytes]
+            start += kind.disk_bytes
+            if kind.converts:
+                self._arrays.write(kind_index, slot, stored)
+            else:
+                self._arrays.views[kind_index][slot] = stored
+
+    def _buffers(self, segment: Segment, scratch: Bytes) -> list[memoryview]:
+        """Where an ordinary read puts each piece: its slot, or scratch if it must be converted."""
+        kinds = self._source.layout.kinds
+        buffers: list[memoryview] = []
+        room = scratch.data
+        for kind_index, record_index in segment.pieces:
+            kind = kinds[kind_index]
+            if kind.converts:
+                buffers.append(room[: kind.disk_bytes])
+                room = room[kind.disk_bytes :]
+            else:
+                start = self.records[record_index].slot * kind.slot_bytes
+                buffers.append(self._arrays.windows[kind_index][start : start + kind.slot_bytes])
+        return buffers
+
+    def _convert(self, segment: Segment, scratch: Bytes) -> None:
+        kinds, start = self._source.layout.kinds, 0
+        for kind_index, record_index in segment.pieces:
+            kind = kinds[kind_index]
+            if kind.converts:
+                self._arrays.write(
+                    kind_index, self.records[record_index].slot, scratch[start : start + kind.disk_bytes]
+                )
+                start += kind.disk_bytes
+
+    def _fill(self, segment: Segment, buffers: list[memoryview], offset: int, needed: int) -> None:
+        """Read until the first `needed` bytes of the buffers are there."""
+        before = segment.offset - offset
+        done = 0
+        while done < needed:
+            try:
+                count = self._source.read(segment.fd, buffers, offset + done)
+            except OSError as error:
+                raise self._failure(segment, max(0, done - before), error.strerror or str(error)) from error
+            done += count
+            if count <= 0 or (done < needed and done % self._source.alignment):
+                raise self._failure(segment, max(0, done - before), "the file ends there")
+            if done < needed:
+                buffers = _remaining(buffers, count)
+
+    def _failure(self, segment: Segment, got: int, reason: str) -> ExpertReadError:
+        kinds = self._source.layout.kinds
+        ends = itertools.accumulate(kinds[piece.kind].disk_bytes for piece in segment.pieces)
+        first_missing = next(piece for piece, end in zip(segment.pieces, ends, strict=True) if end > got)
+        record = self.records[first_missing.record]
+        return ExpertReadError(
+            f"{self._source.path(segment.fd)}: reading expert {record.expert} of layer {record.layer} failed: wanted "
+            f"{segment.byte_count:,} bytes at offset {segment.offset:,}, got {got:,} ({reason}); "
+            "check the disk and verify the checkpoint, then ask again"
+        )
+
+    def _check(self, segment: Segment, errors: dict[int, SlotstreamError]) -> None:
+        """Verify scales and biases that arrived for the first time, as they are in their slots."""
+        for kind_index, record_index in segment.pieces:
+            kind, record = self._source.layout.kinds[kind_index], self.records[record_index]
+            if not record.check or kind.part == "weight":
+                continue
+            if not is_finite(kind.slot_dtype, self._arrays.views[kind_index][record.slot]):
+                tensor = self._source.layout.layers[record.layer][kind_index].tensor
+                errors[record_index] = CheckpointDamaged(
+                    f"{self._source.path(segment.fd)}: {tensor} holds values that are not finite for expert "
+                    f"{record.expert}; download or convert the checkpoint again"
+                )
+
+
+def _remaining(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
+    """Return the buffers left after `count` bytes were filled."""
+    rest: list[memoryview] = []
+    for buffer in buffers:
+        if count >= buffer.nbytes:
+            count -= buffer.nbytes
+        else:
+            rest.append(buffer[count:])
+            count = 0
+    return rest
