@@ -56,7 +56,7 @@ def test_a_damaged_corpus_is_reported(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_short_stories_keep_their_title_and_leave_out_bad_ones(tmp_path: Path) -> None:
     good = "The fox looked at the moon for a long time and was glad. " * 20
-    text = f"Grimm - The Fox\n\n{good}\n\nGrimm - The Other\n\nHe was drunk. {good}\n"
+    text = f"Grimm - The Fox\n{good}\n{good}\n\nThe Other\nHe was drunk. {good}\n"
     write_corpus(tmp_path, "lcats_short_stories.txt.xz", text)
     entry = next(entry for entry in CORPORA if entry.name == "short_stories")
     documents = list(read_corpus(entry, tmp_path, Random(1)))
@@ -90,6 +90,10 @@ def test_only_words_with_one_meaning_are_taught(tmp_path: Path) -> None:
 
 def test_plain_text_has_plain_quotes_and_dashes() -> None:
     assert plain("\u201cIt\u2019s late\u2014go\u2026\u201d _now_ a_b") == '"It\'s late - go..." now a_b'
+
+
+def test_a_long_run_of_spaces_becomes_one() -> None:
+    assert plain("a" + " " * 100_000 + "b -- c") == "a b - c"
 
 
 def test_reflow_joins_wrapped_lines() -> None:

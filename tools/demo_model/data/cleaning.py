@@ -16,7 +16,7 @@ _PLAIN = str.maketrans(
     }
 )  # fmt: skip
 _SPACES = re.compile(r" {2,}")
-_DASHES = re.compile(r" *-{2,} *")
+_DASHES = re.compile(r" ?-{2,} ?")
 _NOTE = re.compile(r"\[(?:Illustration|Footnote|Transcriber)[^\]]*\]|\[\d+\]|\{\d+\}")
 _EMPHASIS = re.compile(r"(?<!\w)_|_(?!\w)")
 _ADDRESS = re.compile(r"https?:|www\.|@\w+\.|\b\d{3}[-. ]\d{3,4}[-. ]\d{4}\b|\b\d{3}-\d{4}\b")
@@ -45,7 +45,8 @@ def plain(text: str) -> str:
     """Returns the text with plain quotes, dashes and spaces, in Latin letters only."""
     text = unicodedata.normalize("NFC", text).translate(_PLAIN)
     text = _EMPHASIS.sub("", text)
-    text = _DASHES.sub(" - ", _NOTE.sub("", text))
+    # Runs of spaces go first: the dash pattern would try every start within them.
+    text = _DASHES.sub(" - ", _NOTE.sub("", _SPACES.sub(" ", text)))
     text = _FOREIGN.sub("", text)
     return _SPACES.sub(" ", text).strip()
 

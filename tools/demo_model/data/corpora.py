@@ -90,18 +90,20 @@ def _chunks(name: str, paragraphs: Iterator[str], *, every: int = 1) -> Iterator
             yield text_document(name, "\n\n".join(kept), split=_split_of(index // every))
 
 
-_TITLE = re.compile(r"^[A-Z][\w.,'& ]{1,30} - \S.{0,80}$")
+_AUTHOR = re.compile(r"^[A-Z]\w+ - (?=\S)")
 
 
 def _short_stories(path: Path, rng: Random) -> Iterator[Document]:
+    """Yields stories; in the file an empty line stands before each title, and nowhere else."""
     del rng
-    title, paragraphs, index = "", list[str](), 0
+    title, paragraphs, index, previous = "", list[str](), 0, ""
     for line in _lines(path):
-        if _TITLE.match(line) and not line.endswith((".", '"', "!")):
+        if not previous.strip() and line.strip():
             yield from _story(title, paragraphs, index)
-            title, paragraphs, index = plain(line.split(" - ", 1)[1]), [], index + 1
+            title, paragraphs, index = plain(_AUTHOR.sub("", line)), [], index + 1
         elif line.strip():
             paragraphs.append(plain(line))
+        previous = line
     yield from _story(title, paragraphs, index)
 
 
@@ -111,7 +113,9 @@ def _story(title: str, paragraphs: list[str], index: int) -> Iterator[Document]:
     if not title or len(kept) < 0.9 * len(paragraphs):
         return
     for number, text in enumerate(pack(iter(kept), 2 * _CHUNK_CHARS)):
-        yield text_document("short_stories", f"{title}\n\n{text}" if number == 0 else text, split=_split_of(index))
+        yield text_document(
+            "short_stories", f"{capital(title)}\n\n{text}" if number == 0 else text, split=_split_of(index)
+        )
 
 
 def _novels(path: Path, rng: Random) -> Iterator[Document]:
