@@ -340,6 +340,14 @@ def test_unknown_tensors_and_settings_are_refused_by_name_before_anything_is_wri
     assert not (tmp_path / "out").exists()
 
 
+def test_settings_that_only_concern_training_tools_are_no_obstacle(copied: Path, tmp_path: Path) -> None:
+    document = json.loads((copied / "config.json").read_text())
+    for section in (document, document["text_config"]):
+        section |= {"return_dict": True, "id2label": {"0": "LABEL_0"}, "use_cache": True, "problem_type": None}
+    (copied / "config.json").write_text(json.dumps(document))
+    assert convert(copied, tmp_path / "out").kept_files == ()
+
+
 def test_a_missing_expert_and_a_wrong_shape_are_named(copied: Path, tmp_path: Path) -> None:
     name = f"{SOURCE_LAYER}.mlp.experts.7.up_proj.weight"
     rewritten(copied, {name: None})

@@ -340,7 +340,8 @@ def _write_random(
             values = stream.random(shape, dtype=np.float32)
             data = encode((values * np.float32(high - low) + np.float32(low)).astype(np.float32), tensor.dtype)
         elif tensor.dtype == "U32":
-            data = np.frombuffer(stream.bytes((stop - start) * row_bytes), dtype="<u4")
+            words = (stop - start) * row_bytes // 4
+            data = stream.bit_generator.random_raw(-(-words // 2)).astype("<u8", copy=False).view("<u4")[:words]
         else:
             step = np.float32((high - low) / 2**setting.bits)
             scales = (stream.random(shape, dtype=np.float32) * np.float32(0.5) + np.float32(0.75)) * step
