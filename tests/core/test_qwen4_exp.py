@@ -17,7 +17,7 @@ from slotstream_core.errors import ExpertReadError, RequestError, StateError
 from slotstream_core.experts import ExpertArrays, ExpertLayout, Lease, ResidentExperts, StoredExperts
 from slotstream_core.models.qwen4_exp.delta_rule import advance_chunked, advance_one, invert_unit_lower
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
-from slotstream_core.models.qwen4_exp.host_products import HostMatrix, HostThreads
+from slotstream_core.models.qwen4_exp.host_products import HostMatrix, HostThreads, attend
 from slotstream_core.models.qwen4_exp.ngram import NgramHash
 from slotstream_core.models.qwen4_exp.ngram_rows import RowCache
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
@@ -303,6 +303,20 @@ def test_products_of_many_rows_on_the_host_equal_the_unpacked_matrix(bits: int) 
         assert np.abs(single.multiply(rows, threads) - expected).max() < 1e-4
     finally:
         threads.close()
+
+
+def test_attention_on_the_host_equals_the_one_of_mlx() -> None:
+    draw = np.random.default_rng(2)
+    q, keys, values = (draw.normal(size=(h, n, 16)).astype(np.float32) for h, n in ((6, 12), (2, 30), (2, 30)))
+    mask = np.tril(np.ones((12, 30), bool), 18)
+    mask[:, 3:7] = False
+    expected = mx.fast.scaled_dot_product_attention(
+        *(mx.array(x)[None] for x in (q, keys, values)), scale=0.25, mask=mx.array(mask)
+    )
+    threads = HostThreads(2)
+    result = attend(q, keys, values, mask, 0.25, threads)
+    threads.close()
+    assert np.abs(result - np.array(expected)[0]).max() < 1e-5
 
 
 def test_host_products_do_not_depend_on_the_number_of_threads() -> None:

@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, attend, host_array
 from slotstream_core.models.qwen4_exp.indexer import IndexState, Selector
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
 from slotstream_core.models.qwen4_exp.rotary import Angles, rotate
@@ -88,6 +89,7 @@ class SparseAttention:
         self._kv_heads = config.num_key_value_heads
         self._dim = config.head_dim
         self._dtype = weights.compute_dtype
+        self._host = weights.host
         names = ("q_proj", "k_proj", "v_proj", "indexer.index_qk_proj")
         self._inputs = FusedProjection([weights.projection(f"{prefix}.{name}") for name in names])
         head_norms = [weights.vector(f"{prefix}.q_norm.weight")] * self._heads
@@ -136,6 +138,10 @@ class SparseAttention:
         return self._output(merged * mx.sigmoid(gate))
 
     def _attend(self, q: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None) -> mx.array:
+        if self._host is not None and q.shape[1] >= HOST_ROWS:
+            shown = None if mask is None else np.asarray(mask)
+            host_q, host_keys, host_values = host_array(q), host_array(keys), host_array(values)
+            return mx.array(attend(host_q, host_keys, host_values, shown, self._dim**-0.5, self._host))
         return mx.fast.scaled_dot_product_attention(
             q[None], keys[None], values[None], scale=self._dim**-0.5, mask=mask
         )[0]

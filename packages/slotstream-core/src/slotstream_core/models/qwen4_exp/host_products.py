@@ -128,6 +128,38 @@ def silu(x: Floats) -> Floats:
     return result
 
 
+def attend(
+    q: Floats, keys: Floats, values: Floats, mask: npt.NDArray[np.bool_] | None, scale: float, threads: HostThreads
+) -> Floats:
+    """Attention of many queries, one head at a time: ``softmax(q k^T scale) v`` over the keys that ``mask`` shows.
+
+    Args:
+        q: [heads, rows, dim].
+        keys: [KV heads, keys, dim]; each serves the same number of consecutive heads.
+        values: As ``keys``.
+        mask: [rows, keys], True where a row sees a key, at least one in each row; None shows everything.
+        scale: Factor of the products.
+        threads: Where it runs.
+
+    Returns:
+        [heads, rows, dim].
+    """
+    result = np.empty(q.shape, np.float32)
+    group = q.shape[0] // keys.shape[0]
+
+    def one_head(head: int) -> None:
+        scores = (q[head] * np.float32(scale)) @ keys[head // group].T
+        if mask is not None:
+            np.copyto(scores, -np.inf, where=~mask)
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=-1, keepdims=True)
+        np.matmul(scores, values[head // group], out=result[head])
+
+    threads.run(one_head, range(q.shape[0]))
+    return result
+
+
 def multiply_by_expert(
     stacks: tuple[HostMatrix, HostMatrix, HostMatrix],
     x: Floats,
