@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +132,25 @@ def wait_until(condition: Callable[[], bool], *, within_s: float = PATIENCE_S) -
     raise AssertionError("it did not happen in time")
 
 
+def read_response(connection: socket.socket) -> bytes:
+    """Return one response with a content length."""
+    raw = b""
+    while (end := raw.find(b"\r\n\r\n")) < 0:
+        raw += received(connection)
+    length = next(
+        int(line.split(b":")[1]) for line in raw[:end].split(b"\r\n") if line.lower().startswith(b"content-length:")
+    )
+    while len(raw) < end + 4 + length:
+        raw += received(connection)
+    return raw
+
+
+def received(connection: socket.socket) -> bytes:
+    piece = connection.recv(65_536)
+    assert piece, "the connection closed too early"
+    return piece
+
+
 def read_all(connection: socket.socket) -> bytes:
     """Return what a connection still sends until it closes."""
     pieces: list[bytes] = []
@@ -139,9 +158,6 @@ def read_all(connection: socket.socket) -> bytes:
         while piece := connection.recv(65_536):
             pieces.append(piece)
     return b"".join(pieces)
-
-
-Hellos = Sequence[Sequence[str]]
 
 
 @pytest.fixture
