@@ -133,8 +133,12 @@ def _segments(source: ExpertSource, records: Sequence[Record]) -> list[Segment]:
 
 
 def _jobs_of(segments: list[Segment]) -> list[list[Segment]]:
-    """Share segments out: large ones singly and first, small ones together so that a hand-over pays for itself."""
-    segments.sort(key=lambda segment: -segment.byte_count)
+    """Share segments out, record by record: large ones singly, small ones together so that a hand-over pays for itself.
+
+    Reads under way at one time then lie in different tensors. In the order of their offsets they would crowd into one
+    stretch of the disk, which was measured to cost a third of the throughput.
+    """
+    segments.sort(key=lambda segment: (segment.pieces[0].record, -segment.byte_count))
     jobs: list[list[Segment]] = []
     filled = JOB_BYTES
     for segment in segments:
