@@ -159,6 +159,8 @@ def test_a_setting_that_would_change_the_arithmetic_is_refused_by_name(
         ({"ple_layer_ids": [4]}, "ple_layer_ids must name linear_attention layers"),
         ({"eos_token_id": 600}, "eos_token_id lies outside the vocabulary"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1"),
+        ({"num_hidden_layers": 2**39, "layer_types": None}, "num_hidden_layers is 549755813888"),
+        ({"ngram_vocab_size_base": 2**39}, "ngram_vocab_size_base is 549755813888"),
     ],
 )
 def test_an_impossible_setting_is_named(quantised: Path, changes: dict[str, object], message: str) -> None:
@@ -261,6 +263,19 @@ def test_a_missing_tensor_is_named_with_its_shape(quantised: Path) -> None:
     rewrite_header(quantised / SHARD, rename)
     (quantised / "model.safetensors.index.json").unlink()
     with pytest.raises(CheckpointDamaged, match=r"layers\.0\.mlp\.gate\.weight \[16, 64\] is missing"):
+        Checkpoint.open(quantised)
+
+
+def test_an_impossible_shard_number_is_refused_at_once(quantised: Path) -> None:
+    store = "language_model.model.layers.1.ple.ple_embedding.ngram_embedding"
+
+    def renumber(header: dict[str, Any]) -> None:
+        for part in ("weight", "scales", "biases"):
+            header[f"{store}.shard_999999999.{part}"] = header.pop(f"{store}.shard_3.{part}")
+
+    rewrite_header(quantised / SHARD, renumber)
+    (quantised / "model.safetensors.index.json").unlink()
+    with pytest.raises(CheckpointDamaged, match=r"shard_3\.weight \[516, 32\] is missing"):
         Checkpoint.open(quantised)
 
 

@@ -19,6 +19,10 @@ GateActivation = Literal["sigmoid", "silu"]
 
 MODEL_TYPES: Final = ("qwen4_exp", "qwen4_exp_text")
 
+MAX_LAYERS: Final = 10_000
+MAX_NGRAM_PARTS: Final = 100_000
+"""Beyond any real model; they keep a damaged file from costing minutes before it is refused."""
+
 _LAYER_KINDS: Final[Mapping[str, LayerKind]] = {
     "linear_attention": "linear_attention",
     "full_attention": "full_attention",
@@ -176,7 +180,7 @@ class Qwen4ExpConfig:
 
 
 def _attention_settings(settings: Settings) -> dict[str, Any]:
-    layers = settings.count("num_hidden_layers")
+    layers = settings.count("num_hidden_layers", limit=MAX_LAYERS)
     rope = settings.section("rope_parameters", fallback="rope_scaling")
     rope.refuse_other("rope_type", ("default",))
     rope.refuse_other("mrope_interleaved", (True,))
@@ -228,12 +232,12 @@ def _ngram_settings(settings: Settings) -> dict[str, Any]:
         "ple_layer_ids": tuple(sorted(set(settings.counts("ple_layer_ids", default=())))),
         "ple_embed_dim": settings.count("ple_embed_dim", default=settings.count("hidden_size")),
         "ple_conv_kernel_size": settings.count("ple_conv_kernel_size", default=4),
-        "ngram_size": settings.count("ngram_size", default=3),
-        "heads_per_ngram": settings.count("heads_per_ngram", default=8),
-        "ngram_vocab_size_base": settings.count("ngram_vocab_size_base", default=20_000_000),
+        "ngram_size": settings.count("ngram_size", default=3, limit=16),
+        "heads_per_ngram": settings.count("heads_per_ngram", default=8, limit=64),
+        "ngram_vocab_size_base": settings.count("ngram_vocab_size_base", default=20_000_000, limit=2**32),
         "make_ngram_vocab_size_divisible_by": settings.count("make_ngram_vocab_size_divisible_by", default=128),
         "ngram_seed": settings.integer("seed", default=1234),
-        "split_ngram_parts": settings.count("split_ngram_parts", default=512),
+        "split_ngram_parts": settings.count("split_ngram_parts", default=512, limit=MAX_NGRAM_PARTS),
     }
 
 

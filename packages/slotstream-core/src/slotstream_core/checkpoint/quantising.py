@@ -2,7 +2,7 @@
 
 `weight = scale * code + bias` for each group of consecutive values.  Scales and biases are stored in bf16, so codes are
 chosen for the rounded ones, and scales are rounded up, which keeps the end of the range within reach: at 8 bits that is
-as close as float32 scales are, where rounding afterwards would lose half as much again.
+as close as float32 scales are, which rounding them afterwards is not.
 """
 
 from typing import Final

@@ -3,7 +3,8 @@
 One table serves the validation of a checkpoint, the conversion into one, and the writing of synthetic ones.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -14,6 +15,8 @@ ROOT: Final = "language_model.model"
 HEAD: Final = "language_model.lm_head"
 DRAFT: Final = "mtp"
 VISION_PREFIX: Final = "vision_tower."
+
+_NGRAM_PART: Final = re.compile(r"\.ngram_embedding\.shard_(\d{1,9})\.weight$")
 
 Role = Literal[
     "embedding", "matrix", "expert", "ngram", "small", "norm", "centred_norm", "convolution", "decay", "table"
@@ -90,6 +93,15 @@ def draft_specs(config: Qwen4ExpConfig) -> Iterator[TensorSpec]:
     yield from _mixer_specs(config, f"{prefix}.mlp_hyper_connection", inject=True)
     yield from _expert_specs(config, f"{prefix}.mlp")
     yield from _mixer_specs(config, f"{DRAFT}.hyper_connection_mixer", inject=False)
+
+
+def count_ngram_parts(names: Iterable[str]) -> int | None:
+    """Return how many shards an n-gram table has by the names found, whatever `split_ngram_parts` says; None for none.
+
+    Both layouts name them alike.  A number beyond those found is ignored, so that the gap is reported as missing.
+    """
+    parts = [int(match[1]) for match in map(_NGRAM_PART.search, names) if match]
+    return min(max(parts) + 1, len(parts)) if parts else None
 
 
 def _spec(module: str, shape: tuple[int, ...], role: Role, *, suffix: str = ".weight") -> TensorSpec:

@@ -25,11 +25,13 @@ class Settings:
     origin: str
     values: Mapping[str, Any]
 
-    def count(self, name: str, *, default: int | None = None) -> int:
-        """Return a whole number above zero."""
+    def count(self, name: str, *, default: int | None = None, limit: int = _MAX_COUNT) -> int:
+        """Return a whole number above zero and at most `limit`."""
         value = self._get(name, default)
-        if type(value) is not int or not 0 < value < _MAX_COUNT:
-            raise CheckpointDamaged(f"{self.origin}: {name} is {value!r}; a whole number above 0 belongs there")
+        if type(value) is not int or not 0 < value <= limit:
+            raise CheckpointDamaged(
+                f"{self.origin}: {name} is {value!r}; a whole number from 1 to {limit:,} belongs there"
+            )
         return value
 
     def integer(self, name: str, *, default: int | None = None) -> int:

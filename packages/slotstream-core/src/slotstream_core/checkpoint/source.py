@@ -1,11 +1,10 @@
 """A checkpoint in the Hugging Face layout, checked completely and read block by block in our orientation."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +26,10 @@ from slotstream_core.checkpoint.huggingface import (
     source_module,
     vision_name,
 )
-from slotstream_core.checkpoint.schema import DRAFT, TensorSpec, draft_specs, text_specs
+from slotstream_core.checkpoint.schema import DRAFT, TensorSpec, count_ngram_parts, draft_specs, text_specs
 from slotstream_core.checkpoint.source_settings import refuse_unknown_settings
 from slotstream_core.checkpoint.validation import FLOATS
 from slotstream_core.errors import CheckpointDamaged, CheckpointError, CheckpointMissing, UnsupportedModel
-
-_NGRAM_PART: Final = re.compile(r"\.ngram_embedding\.shard_(\d+)\.weight$")
 
 Arrangement = Literal["whole", "each", "gate half", "up half"]
 """Where an expert's rows are: one tensor for everything, one tensor an expert, or half of a fused tensor."""
@@ -110,8 +107,7 @@ class SourceCheckpoint:
         self.files: tuple[Path, ...] = tuple(sorted({tensor.path for tensor in tensors.values()}))
         prefix = _text_prefix(directory, tensors)
         used: set[str] = set()
-        parts = [int(match[1]) for match in map(_NGRAM_PART.search, tensors) if match]
-        specs = text_specs(self.config, ngram_parts=max(parts) + 1 if parts else None)
+        specs = text_specs(self.config, ngram_parts=count_ngram_parts(tensors))
         self.text = tuple(_locate_all(specs, prefix, tensors, used))
         has_draft = any(name.startswith(f"{DRAFT}.") for name in tensors)
         self.draft = tuple(_locate_all(draft_specs(self.config), prefix, tensors, used)) if has_draft else ()

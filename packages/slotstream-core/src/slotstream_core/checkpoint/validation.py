@@ -1,6 +1,5 @@
 """Whether the tensors of a directory are exactly those that its configuration asks for."""
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -12,13 +11,13 @@ from slotstream_core.checkpoint.schema import (
     QUANTISABLE,
     VISION_PREFIX,
     TensorSpec,
+    count_ngram_parts,
     draft_specs,
     text_specs,
 )
 from slotstream_core.errors import CheckpointDamaged, UnsupportedModel
 
 FLOATS: Final = ("BF16", "F16", "F32")
-_NGRAM_PART: Final = re.compile(r"\.layers\.(\d+)\.ple\.ple_embedding\.ngram_embedding\.shard_(\d+)\.weight$")
 
 
 def check_tensors(
@@ -30,7 +29,7 @@ def check_tensors(
         CheckpointDamaged: A tensor is missing, or its shape or type is wrong.
         UnsupportedModel: A tensor that no part of the model uses.
     """
-    specs = list(text_specs(config, ngram_parts=_ngram_parts(config, tensors)))
+    specs = list(text_specs(config, ngram_parts=count_ngram_parts(tensors)))
     if any(name.startswith(f"{DRAFT}.") for name in tensors):
         specs.extend(draft_specs(config))
     known: set[str] = set()
@@ -48,12 +47,6 @@ def check_tensors(
             raise CheckpointDamaged(_missing_message(spec, tensors))
     _refuse_unknown(name for name in tensors if name not in known and not name.startswith(VISION_PREFIX))
     return settings
-
-
-def _ngram_parts(config: Qwen4ExpConfig, tensors: Mapping[str, TensorInfo]) -> int | None:
-    """Shards of each n-gram table as found; the published files need not follow `split_ngram_parts`."""
-    parts = [int(match[2]) for match in map(_NGRAM_PART.search, tensors) if match]
-    return max(parts) + 1 if config.ple_layers and parts else None
 
 
 def _check_plain(spec: TensorSpec, tensor: TensorInfo) -> None:
