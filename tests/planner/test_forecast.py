@@ -91,11 +91,13 @@ def test_a_linux_host_is_priced_by_its_cores_and_a_recording_replaces_the_guess(
             kind="linux", ram_bytes=64 * 10**9, available_bytes=60 * 10**9, working_set_bytes=None, cores=cores
         )
 
-    two = host_for(GEOMETRY, machine(2), chip=None, recorded_s=None)
-    sixteen = host_for(GEOMETRY, machine(16), chip=None, recorded_s=None)
+    two = host_for(GEOMETRY, machine(2), chip=None, profile=None)
+    sixteen = host_for(GEOMETRY, machine(16), chip=None, profile=None)
     assert two.compute_s == pytest.approx(8 * sixteen.compute_s)
     assert two.evidence == "assumed"
-    recorded = host_for(GEOMETRY, machine(2), chip=None, recorded_s=0.5)
+    profile = RecordedProfile(model="m", curve=published_curve(), host_s_per_token=0.5, prompt_s_per_token=0.01)
+    recorded = host_for(GEOMETRY, machine(2), chip=None, profile=profile)
+    assert recorded.prompt_s == 0.01
     assert recorded.total_s == pytest.approx(0.5)
     assert recorded.evidence == "measured"
 

@@ -320,7 +320,7 @@ def _speed_lines(speed: SpeedForecast | None) -> list[str]:
         return ["  speed         not predicted: the disk was not measured"]
     decode, prefill = speed.decode, speed.prefill
     lines = [
-        f"  speed         {_rate(decode)} warm; {format_bytes(decode.read_bytes)} read per token at "
+        f"  speed         {_rate(decode)}; {format_bytes(decode.read_bytes)} read per token at "
         f"{100 * decode.hit_rate:.0f}% hits",
         f"  prompts       {_rate(prefill)}: {format_wait(speed.first_token_2000_s)} for 2,000 tokens, "
         f"{format_wait(speed.full_window_s)} for a full window",

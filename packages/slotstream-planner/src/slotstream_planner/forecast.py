@@ -25,7 +25,7 @@ from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.hitcurves import HitCurve
 from slotstream_planner.hosts import HostSpeed
 
-__all__ = ["DecodeSetting", "DiskSpeed", "Forecast", "forecast_decode", "forecast_prefill"]
+__all__ = ["DecodeSetting", "DiskSpeed", "Forecast", "forecast_decode", "forecast_prefill", "rate_of_waits"]
 
 LimitingResource = Literal["disk", "host", "compute"]
 
@@ -143,6 +143,19 @@ def forecast_decode(
         hit_rate=hit,
         basis=_basis(disk, host, curve),
     )
+
+
+def rate_of_waits(geometry: ModelGeometry, *, read_bytes: float, wait_s: float) -> float | None:
+    """Return the disk rate that makes the forecast's wait equal a measured one; None when the wait is too short.
+
+    Args:
+        geometry: The model.
+        read_bytes: Bytes read per token.
+        wait_s: Seconds waited for them per token.
+    """
+    misses = read_bytes / geometry.record_bytes
+    moving_s = wait_s - _STALL_S_PER_LAYER * min(geometry.layers, misses)
+    return read_bytes / (_DISK_EFFICIENCY * moving_s) if moving_s > 0 and read_bytes > 0 else None
 
 
 def forecast_prefill(

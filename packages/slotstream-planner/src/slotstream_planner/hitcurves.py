@@ -15,7 +15,15 @@ from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.headers import read_json
 from slotstream_planner.published import PUBLISHED_MODEL
 
-__all__ = ["HitCurve", "RecordedProfile", "curve_for", "published_curve", "read_profile", "write_profile"]
+__all__ = [
+    "HitCurve",
+    "RecordedProfile",
+    "curve_for",
+    "profile_path",
+    "published_curve",
+    "read_profile",
+    "write_profile",
+]
 
 _PUBLISHED_POINTS: Final = (
     (0.05, 0.559),
@@ -86,12 +94,14 @@ class RecordedProfile:
         model: The model's name.
         curve: Hit rate against pool share.
         host_s_per_token: Time per token when nothing is read, without drafts; None when not measured.
+        prompt_s_per_token: Compute time per token of a prompt pass; None when not measured.
         disk_bytes_per_s: Rate of expert reads in the engine; None when not measured.
     """
 
     model: str
     curve: HitCurve
     host_s_per_token: float | None = None
+    prompt_s_per_token: float | None = None
     disk_bytes_per_s: float | None = None
 
 
@@ -106,6 +116,11 @@ def curve_for(geometry: ModelGeometry, profile: RecordedProfile | None) -> HitCu
         return profile.curve
     is_published = geometry.built_in or geometry.name in (PUBLISHED_MODEL, "qwen38-flash-next-mlx-4bit")
     return published_curve(assumed=not is_published)
+
+
+def profile_path(root: Path, model: str) -> Path:
+    """Return where a model's profile lives under the directory of models and state."""
+    return root / "profiles" / f"{model.replace(':', '-').replace('/', '-')}.json"
 
 
 def read_profile(path: Path) -> RecordedProfile | None:
@@ -126,7 +141,7 @@ def read_profile(path: Path) -> RecordedProfile | None:
 def _profile(document: dict[str, Any], path: Path) -> RecordedProfile:
     points = document.get("hit_curve")
     model = document.get("model")
-    rates = [document.get(key) for key in ("host_s_per_token", "disk_bytes_per_s")]
+    rates = [document.get(key) for key in ("host_s_per_token", "prompt_s_per_token", "disk_bytes_per_s")]
     usable = (
         document.get("version") == _PROFILE_VERSION
         and isinstance(model, str)
@@ -137,7 +152,13 @@ def _profile(document: dict[str, Any], path: Path) -> RecordedProfile:
     if not usable or not isinstance(points, list) or not isinstance(model, str):
         raise ForecastError(f"{path} is not a version {_PROFILE_VERSION} profile; delete the file to record it again")
     curve = HitCurve(points=tuple((float(s), float(h)) for s, h in points), source=f"recorded on this machine ({path})")
-    return RecordedProfile(model=model, curve=curve, host_s_per_token=rates[0], disk_bytes_per_s=rates[1])
+    return RecordedProfile(
+        model=model,
+        curve=curve,
+        host_s_per_token=rates[0],
+        prompt_s_per_token=rates[1],
+        disk_bytes_per_s=rates[2],
+    )
 
 
 def _is_number(value: object) -> bool:
@@ -151,6 +172,7 @@ def write_profile(profile: RecordedProfile, path: Path) -> None:
         "model": profile.model,
         "hit_curve": [list(point) for point in profile.curve.points],
         "host_s_per_token": profile.host_s_per_token,
+        "prompt_s_per_token": profile.prompt_s_per_token,
         "disk_bytes_per_s": profile.disk_bytes_per_s,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from slotstream_planner.geometry import ModelGeometry
+from slotstream_planner.hitcurves import RecordedProfile
 from slotstream_planner.machine import Machine
 
 __all__ = ["APPLE_MEMORY_BANDWIDTH", "HostSpeed", "apple_host", "detect_chip", "host_for"]
@@ -103,23 +104,25 @@ def apple_host(geometry: ModelGeometry, chip: str) -> HostSpeed:
     )
 
 
-def host_for(geometry: ModelGeometry, machine: Machine, *, chip: str | None, recorded_s: float | None) -> HostSpeed:
+def host_for(
+    geometry: ModelGeometry, machine: Machine, *, chip: str | None, profile: RecordedProfile | None
+) -> HostSpeed:
     """Return the best figure there is for a machine.
 
     Args:
         geometry: The model.
         machine: The machine.
         chip: An Apple chip's name, such as ``M4 Pro``; None when unknown.
-        recorded_s: Seconds per token the engine measured here, if it did.
+        profile: What the engine measured here, if it did.
     """
     sync_s = geometry.layers * _SYNC_S_PER_LAYER
-    if recorded_s is not None:
-        compute_s = max(0.0, recorded_s - sync_s)
+    if profile is not None and profile.host_s_per_token is not None:
+        compute_s = max(0.0, profile.host_s_per_token - sync_s)
         share = 1.0 if machine.kind in ("linux", "other") else _PROMPT_SHARE
         return HostSpeed(
             compute_s=compute_s,
-            prompt_s=compute_s * share,
-            sync_s=min(sync_s, recorded_s),
+            prompt_s=compute_s * share if profile.prompt_s_per_token is None else profile.prompt_s_per_token,
+            sync_s=min(sync_s, profile.host_s_per_token),
             label="recorded by the engine on this machine",
             evidence="measured",
         )

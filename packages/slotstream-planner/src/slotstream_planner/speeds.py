@@ -68,8 +68,7 @@ def forecast_plan(
     if rate is None:
         return None
     geometry = plan.geometry
-    recorded_s = None if profile is None else profile.host_s_per_token
-    host = host_for(geometry, plan.machine, chip=chip, recorded_s=recorded_s)
+    host = host_for(geometry, plan.machine, chip=chip, profile=profile)
     curve = curve_for(geometry, profile)
     share = plan.pool_slots / geometry.total_experts
     setting = DecodeSetting(pool_share=share, drafts=plan.draft != "off", lookahead=plan.lookahead)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from slotstream_planner.geometry import Compute
 
 _PUBLISHED_MODEL = "qwen3.8-flash-next:4bit"
-_PUBLISHED_DIRECTORY = "qwen38-flash-next-mlx-4bit"
 _PROBE_SECONDS = 8.0
 
 
@@ -85,15 +83,16 @@ def _diagnose(
     probe_seconds: float,
 ) -> Diagnosis:
     """Run the planner's diagnosis; imported here so that `--help` does not load it."""
+    from slotstream_cli.models import root_directory
     from slotstream_planner import PlannerError
     from slotstream_planner.diagnosis import diagnose
-    from slotstream_planner.hitcurves import read_profile
+    from slotstream_planner.hitcurves import profile_path, read_profile
     from slotstream_planner.hosts import detect_chip
 
     try:
         machine = _machine(*simulation)
-        directory, geometry = _model(model, machine)
-        profile = None if machine.is_simulated else read_profile(_root() / "profiles" / f"{directory.name}.json")
+        name, directory, geometry = _model(model, machine)
+        profile = None if machine.is_simulated else read_profile(profile_path(root_directory(), name))
         return diagnose(
             geometry,
             machine,
@@ -132,19 +131,14 @@ def _this_machine() -> Machine:
     return Machine.current()
 
 
-def _root() -> Path:
-    return Path(os.environ.get("SLOTSTREAM_ROOT_DIR") or Path.home() / ".slotstream").expanduser()
-
-
-def _model(model: str | None, machine: Machine) -> tuple[Path, ModelGeometry]:
-    """Return where the model is or will be, and its geometry; the built-in one when it is not installed."""
+def _model(model: str | None, machine: Machine) -> tuple[str, Path, ModelGeometry]:
+    """Return the model's name, where it is or will be, and its geometry; the built-in one when it is not installed."""
+    from slotstream_cli.models import PUBLISHED_NAME, PUBLISHED_NAMES, choose_model, published_directory
     from slotstream_planner import ModelGeometry, published_geometry
 
     compute: Compute = "bf16" if machine.kind in ("macos", "cuda") or sys.platform == "darwin" else "float32"
-    if model is not None and model != _PUBLISHED_MODEL:
-        directory = Path(model).expanduser()
-        return directory, ModelGeometry.from_checkpoint(directory, compute=compute)
-    installed = _root() / "models" / _PUBLISHED_DIRECTORY
-    if (installed / "config.json").is_file():
-        return installed, ModelGeometry.from_checkpoint(installed, compute=compute)
-    return installed, published_geometry(compute=compute)
+    installed = published_directory()
+    if (model is None or model in PUBLISHED_NAMES) and not (installed / "config.json").is_file():
+        return PUBLISHED_NAME, installed, published_geometry(compute=compute)
+    choice = choose_model(model)
+    return choice.name, choice.directory, ModelGeometry.from_checkpoint(choice.directory, compute=compute)
