@@ -13,7 +13,7 @@ coder = Extension(
     sources=["csrc/codec.c", "csrc/frame.c", "csrc/encode.c"],
     depends=["csrc/rans.h", "csrc/frame.h"],
     include_dirs=["csrc"],
-    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", *flags],
+    extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra", *flags],
     extra_link_args=flags,
     py_limited_api=True,
     optional=True,

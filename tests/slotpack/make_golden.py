@@ -10,6 +10,7 @@ import hashlib
 import json
 import pathlib
 import struct
+from typing import Any
 
 from slotpack.codec import ReferenceCoder
 from slotpack.frames import MAX_RAW_BYTES, FrameHeader, Kind, write_varint
@@ -131,16 +132,67 @@ def broken_frames() -> dict[str, tuple[bytes, str]]:
     }
 
 
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+
+
+def manifest_document() -> dict[str, Any]:
+    """A valid manifest: two required files and an optional one in three objects, the second across both."""
+    return {
+        "format": "slotpack-v1",
+        "files": [
+            {"path": "one", "size": 100, "sha256": A, "optional": False},
+            {"path": "two", "size": 50, "sha256": B, "optional": False},
+            {"path": "mtp", "size": 10, "sha256": C, "optional": True},
+        ],
+        "objects": [
+            {"sha256": A, "size": 60, "rawSize": 60, "rawSHA256": A, "ranges": [
+                {"file": "one", "offset": 0, "length": 60}]},
+            {"sha256": B, "size": 99, "rawSize": 90, "rawSHA256": B, "ranges": [
+                {"file": "one", "offset": 60, "length": 40}, {"file": "two", "offset": 0, "length": 50}]},
+            {"sha256": C, "size": 42, "rawSize": 10, "rawSHA256": C, "ranges": [
+                {"file": "mtp", "offset": 0, "length": 10}]},
+        ],
+    }  # fmt: skip
+
+
+def encode_manifest(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def manifests() -> dict[str, tuple[bytes, str | None]]:
+    """Return golden manifests with the name of their error, None for the valid one."""
+    valid = manifest_document()
+    overlapping, missing, uncovered, mixed, future = (manifest_document() for _ in range(5))
+    overlapping["objects"][1]["ranges"][0]["offset"] = 59
+    missing["objects"][1]["ranges"][0]["offset"] = 61
+    del uncovered["objects"][2]
+    mixed["files"][1]["optional"] = True
+    future["format"] = "slotpack-v2"
+    return {
+        "manifest-valid": (encode_manifest(valid), None),
+        "manifest-overlapping-ranges": (encode_manifest(overlapping), "OverlappingRanges"),
+        "manifest-missing-range": (encode_manifest(missing), "MissingRanges"),
+        "manifest-file-without-objects": (encode_manifest(uncovered), "MissingRanges"),
+        "manifest-mixed-optional": (encode_manifest(mixed), "MixedOptional"),
+        "manifest-other-version": (encode_manifest(future), "ManifestError"),
+        "manifest-truncated": (encode_manifest(valid)[:-9], "ManifestError"),
+    }
+
+
 def main() -> None:
     GOLDEN.mkdir(exist_ok=True)
     coder = ReferenceCoder()
-    index: dict[str, dict[str, str]] = {}
+    index: dict[str, dict[str, str]] = {"manifest-valid": {}}
     for name, frame in valid_frames().items():
         (GOLDEN / f"{name}.bin").write_bytes(frame)
         index[name] = {"raw_sha256": hashlib.sha256(coder.decode(frame)).hexdigest()}
     for name, (frame, error) in broken_frames().items():
         (GOLDEN / f"{name}.bin").write_bytes(frame)
         index[name] = {"error": error}
+    for name, (document, failure) in manifests().items():
+        (GOLDEN / f"{name}.json").write_bytes(document)
+        if failure is not None:
+            index[name] = {"error": failure}
     (GOLDEN / "index.json").write_text(json.dumps(index, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -9,10 +9,13 @@ import pytest
 from slotpack import errors
 from slotpack.codec import Coder
 from slotpack.frames import MAX_RAW_BYTES
+from slotpack.manifest import parse_manifest
 from tests.slotpack import make_golden
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
-INDEX: dict[str, dict[str, str]] = json.loads((GOLDEN / "index.json").read_text(encoding="utf-8"))
+ALL: dict[str, dict[str, str]] = json.loads((GOLDEN / "index.json").read_text(encoding="utf-8"))
+INDEX = {name: outcome for name, outcome in ALL.items() if not name.startswith("manifest-")}
+MANIFESTS = {name: outcome for name, outcome in ALL.items() if name.startswith("manifest-")}
 
 
 @pytest.mark.parametrize("name", sorted(INDEX))
@@ -51,3 +54,16 @@ def test_every_truncation_of_a_frame_is_refused(name: str) -> None:
     for length in range(0, len(frame), 7):
         with pytest.raises(errors.FrameError):
             slotpack.decode(frame[:length])
+
+
+@pytest.mark.parametrize("name", sorted(MANIFESTS))
+def test_a_golden_manifest_has_its_recorded_outcome(name: str) -> None:
+    data = (GOLDEN / f"{name}.json").read_bytes()
+    assert data == make_golden.manifests()[name][0]
+    error = MANIFESTS[name].get("error")
+    if error is None:
+        assert parse_manifest(data).to_bytes() == data
+        return
+    with pytest.raises(errors.ManifestError) as caught:
+        parse_manifest(data)
+    assert type(caught.value).__name__ == error

@@ -34,11 +34,11 @@ class Client:
         )
 
     def fetch(self, server: FileServer, size: int = len(BODY)) -> bytes:
-        return self.connection.fetch(Request(url=f"{server.base}/object", size_bytes=size))
+        return bytes(self.connection.fetch(Request(url=f"{server.base}/object", size_bytes=size)))
 
     def fetch_range(self, server: FileServer, offset: int, size: int) -> bytes:
         request = Request(url=f"{server.base}/object", size_bytes=size, offset_bytes=offset, whole_bytes=len(BODY))
-        return self.connection.fetch(request)
+        return bytes(self.connection.fetch(request))
 
 
 @pytest.fixture

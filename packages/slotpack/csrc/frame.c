@@ -233,6 +233,7 @@ static int decode_section(reader *r, int width, uint8_t *out, size_t count, slot
 typedef struct {
     uint32_t freq[16];
     uint32_t cum[16];
+    int has_rare; /* a nibble with f < 16: popping it can leave a state two bytes short */
     uint8_t nibble[1 << NIBBLE_BITS];
 } context;
 
@@ -253,6 +254,7 @@ static int read_contexts(reader *r, context **contexts, uint16_t *index_of_key)
     for (uint32_t i = 0; i < count; i++) {
         context *target = &(*contexts)[i];
         uint32_t key, total = 0;
+        target->has_rare = 0;
         if ((code = read_u32(r, &key)) != 0)
             return code;
         if (key >= CONTEXT_KEYS || index_of_key[key] != NO_CONTEXT)
@@ -266,6 +268,7 @@ static int read_contexts(reader *r, context **contexts, uint16_t *index_of_key)
                 return SLOTPACK_FREQUENCY_SUM;
             target->freq[nibble] = freq;
             target->cum[nibble] = total;
+            target->has_rare |= freq > 0 && freq < 16;
             memset(target->nibble + total, (int)nibble, freq);
             total += freq;
         }
@@ -303,8 +306,8 @@ static inline uint32_t refill_one(uint32_t x, const uint8_t **next)
 }
 
 /* Decodes one group with no bounds checks: the caller guarantees 2 bytes of input a nibble. */
-static const uint8_t *decode_group(const context *c, uint32_t states[RANS_LANES], const uint8_t *next, uint8_t *out,
-                                   size_t out_bytes)
+static inline const uint8_t *decode_rounds(const context *c, uint32_t states[RANS_LANES], const uint8_t *next,
+                                           uint8_t *out, size_t out_bytes, const int has_rare)
 {
     uint32_t x0 = states[0], x1 = states[1], x2 = states[2], x3 = states[3];
     const uint32_t floor = RANS_LOW >> 8; /* below it a state is short of two bytes: only nibbles with f < 16 */
@@ -314,7 +317,7 @@ static const uint8_t *decode_group(const context *c, uint32_t states[RANS_LANES]
         POP_NIBBLE(x1, s1);
         POP_NIBBLE(x2, s2);
         POP_NIBBLE(x3, s3);
-        if (UNLIKELY(((x0 - floor) | (x1 - floor) | (x2 - floor) | (x3 - floor)) >> 31)) {
+        if (has_rare && UNLIKELY(((x0 - floor) | (x1 - floor) | (x2 - floor) | (x3 - floor)) >> 31)) {
             while (x0 < RANS_LOW)
                 x0 = x0 << 8 | *next++;
             while (x1 < RANS_LOW)
@@ -336,6 +339,13 @@ static const uint8_t *decode_group(const context *c, uint32_t states[RANS_LANES]
     states[2] = x2;
     states[3] = x3;
     return next;
+}
+
+static const uint8_t *decode_group(const context *c, uint32_t states[RANS_LANES], const uint8_t *next, uint8_t *out,
+                                   size_t out_bytes)
+{
+    return c->has_rare ? decode_rounds(c, states, next, out, out_bytes, 1)
+                       : decode_rounds(c, states, next, out, out_bytes, 0);
 }
 
 /* The same group near the end of the stream, where every byte must be asked for. */

@@ -40,7 +40,7 @@ class Job:
 class Payload:
     """What a fetch returned: a package object still to be decoded, or the original bytes."""
 
-    data: bytes
+    data: bytes | bytearray
     form: Form
 
 
@@ -56,7 +56,7 @@ class Fetcher(Protocol):
         """Return a job's bytes, from the form wanted or, failing that, from the original files."""
         ...
 
-    def decode(self, job: Job, payload: Payload) -> bytes:
+    def decode(self, job: Job, payload: Payload) -> bytes | bytearray:
         """Return the bytes to write, verified as far as they can be on their own.
 
         Raises:
@@ -91,7 +91,7 @@ def check_base(base: str) -> None:
         raise TransferError(f"{base!r} is not a source: give an http://, https:// or file:// address")
 
 
-def fetch_part(base: str, path: str, connection: Connection, request: Request) -> bytes:
+def fetch_part(base: str, path: str, connection: Connection, request: Request) -> bytes | bytearray:
     """Return a resource or a range of it from a network or local base.
 
     Raises:
@@ -118,7 +118,9 @@ class RawFiles:
         self._bases = tuple(bases)
         self._sizes = {entry.path: entry.size_bytes for entry in files}
 
-    def fetch_ranges(self, ranges: Sequence[FileRange], connection: Connection, raw_sha256: str | None) -> bytes:
+    def fetch_ranges(
+        self, ranges: Sequence[FileRange], connection: Connection, raw_sha256: str | None
+    ) -> bytes | bytearray:
         """Return the concatenated ranges from the first base that has them right.
 
         Raises:
@@ -128,7 +130,8 @@ class RawFiles:
         failure: TransferError | IntegrityError = TransferError("no source of the original files is known")
         for base in self._bases:
             try:
-                data = b"".join(self._fetch_range(base, item, connection) for item in ranges)
+                pieces = [self._fetch_range(base, item, connection) for item in ranges]
+                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             except TransferError as error:
                 failure = error
                 continue
@@ -137,7 +140,7 @@ class RawFiles:
             failure = IntegrityError(f"{base} holds other bytes of {ranges[0].file} than the pinned ones")
         raise failure
 
-    def _fetch_range(self, base: str, item: FileRange, connection: Connection) -> bytes:
+    def _fetch_range(self, base: str, item: FileRange, connection: Connection) -> bytes | bytearray:
         request = Request(
             url=join_url(base, item.file),
             size_bytes=item.length_bytes,
@@ -178,14 +181,14 @@ class PackedFetcher:
         self._fallbacks.add(job.index)
         return Payload(data=data, form="original")
 
-    def _fetch_object(self, base: str, entry: ObjectEntry, connection: Connection) -> bytes:
+    def _fetch_object(self, base: str, entry: ObjectEntry, connection: Connection) -> bytes | bytearray:
         request = Request(url=join_url(base, entry.path), size_bytes=entry.size_bytes)
         data = fetch_part(base, entry.path, connection, request)
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise IntegrityError(f"the object {entry.path} from {base} does not have its SHA-256")
         return data
 
-    def decode(self, job: Job, payload: Payload) -> bytes:
+    def decode(self, job: Job, payload: Payload) -> bytes | bytearray:
         """Return the decoded bytes of an object, checked against the manifest."""
         if payload.form == "original":
             return payload.data
@@ -218,7 +221,7 @@ class OriginalFetcher:
         """Return a chunk's bytes."""
         return Payload(data=self._raw_files.fetch_ranges(job.ranges, connection, None), form="original")
 
-    def decode(self, job: Job, payload: Payload) -> bytes:
+    def decode(self, job: Job, payload: Payload) -> bytes | bytearray:
         """Return the bytes as they came."""
         return payload.data
 

@@ -52,7 +52,7 @@ def ensure_sidecar(
         data = fetch_part(sidecar.base, sidecar.path, connection, request)
         if hashlib.sha256(data).hexdigest() != sidecar.sha256:
             return "failed"
-        write_atomically(directory / sidecar.path, data)
+        write_atomically(directory / sidecar.path, bytes(data))
     except (TransferError, OSError):
         return "failed"
     return "fetched"

@@ -181,7 +181,7 @@ class Connection:
         if self._client is not None:
             self._client.close()
 
-    def fetch(self, request: Request) -> bytes:
+    def fetch(self, request: Request) -> bytes | bytearray:
         """Return exactly the bytes asked for, after at most four attempts.
 
         Raises:
@@ -213,9 +213,9 @@ class Connection:
         Raises:
             TransferError: As `fetch`.
         """
-        return self.fetch(Request(url=url, size_bytes=limit_bytes, is_limit=True))
+        return bytes(self.fetch(Request(url=url, size_bytes=limit_bytes, is_limit=True)))
 
-    def _attempt(self, request: Request) -> bytes:
+    def _attempt(self, request: Request) -> bytearray:
         remembered = self._redirects.get(request.url)
         if remembered is not None:
             try:
@@ -225,7 +225,7 @@ class Connection:
                 self._counter.add_retry()
         return self._exchange(request, request.url, through_redirect=False)
 
-    def _exchange(self, request: Request, url: str, *, through_redirect: bool) -> bytes:
+    def _exchange(self, request: Request, url: str, *, through_redirect: bool) -> bytearray:
         for _hop in range(MAX_REDIRECTS + 1):
             headers = {}
             if request.offset_bytes is not None:
@@ -257,25 +257,28 @@ class Connection:
             raise TransferError(f"{_shown(request.url)} ignored the requested range and answered with the whole file")
         raise ObjectUnavailable(f"{_shown(request.url)} answered HTTP {status}", status=status)
 
-    def _read(self, request: Request, response: httpx.Response) -> bytes:
+    def _read(self, request: Request, response: httpx.Response) -> bytearray:
         _check_headers(request, response)
         deadline = self._clock.monotonic() + max(MIN_TRANSFER_S, 20 * request.size_bytes / EXPECTED_BYTES_PER_S)
-        body = bytearray()
+        # Filled in place: growing it piece by piece and copying it at the end would cost more than receiving it.
+        body = bytearray(0 if request.is_limit else request.size_bytes)
+        count = 0
         with self._counter.using(self._local_address(response)):
             for piece in response.iter_raw():
                 self._cancel.raise_if_cancelled()
                 self._counter.add_bytes(len(piece))
-                body += piece
-                if len(body) > request.size_bytes:
+                if count + len(piece) > request.size_bytes:
                     raise TransferError(
                         f"{_shown(request.url)} sent more than the expected {request.size_bytes:,} bytes"
                     )
+                body[count : count + len(piece)] = piece
+                count += len(piece)
                 if self._clock.monotonic() > deadline:
-                    raise _Retryable(f"only {len(body):,} of {request.size_bytes:,} bytes came in time")
+                    raise _Retryable(f"only {count:,} of {request.size_bytes:,} bytes came in time")
         self._cancel.raise_if_cancelled()
-        if len(body) != request.size_bytes and not request.is_limit:
-            raise _Retryable(f"the connection ended after {len(body):,} of {request.size_bytes:,} bytes")
-        return bytes(body)
+        if count != request.size_bytes and not request.is_limit:
+            raise _Retryable(f"the connection ended after {count:,} of {request.size_bytes:,} bytes")
+        return body
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
