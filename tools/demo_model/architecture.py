@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import Qwen4ExpConfig
 from transformers.models.qwen4_exp import modeling_qwen4_exp as family
 
@@ -141,9 +141,7 @@ class DraftHead(nn.Module):
         super().__init__()
         hidden, streams = text_config.hidden_size, text_config.hc_count
         eps = text_config.rms_norm_eps
-        full_attention = next(
-            index for index, kind in enumerate(text_config.layer_types) if kind != "linear_attention"
-        )
+        full_attention = next(index for index, kind in enumerate(text_config.layer_types) if kind != "linear_attention")
         self.hidden_size, self.stream_count = hidden, streams
         self.fc_embedding = nn.Linear(hidden, hidden, bias=False)
         self.fc_hidden = nn.Linear(hidden, hidden, bias=False)
@@ -208,9 +206,7 @@ class DemoModel(nn.Module):
         routings: list[Routing] = []
         for layer in model.layers:
             streams = decoder_layer(layer, streams, rotary, mask, ids, routings)
-        return TrunkOutput(
-            mixed=model.hyper_connection_mixer(streams), streams=streams, routings=routings
-        )
+        return TrunkOutput(mixed=model.hyper_connection_mixer(streams), streams=streams, routings=routings)
 
     def logits(self, mixed: Tensor) -> Tensor:
         """Vocabulary logits [..., V] of mixed states [..., H]."""
@@ -229,10 +225,8 @@ def decoder_layer(
     if layer.ple is not None:
         streams = streams + layer.ple(streams, ids, None)
     mixed, carried, inject = layer.attn_hyper_connection(streams)
-    if hasattr(layer, "linear_attn"):
-        mixed = layer.linear_attn(mixed)
-    else:
-        mixed = layer.self_attn(mixed, rotary, mask, None)[0]
+    recurrent = hasattr(layer, "linear_attn")
+    mixed = layer.linear_attn(mixed) if recurrent else layer.self_attn(mixed, rotary, mask, None)[0]
     streams = Parts.inject_output(carried, mixed, inject)
     mixed, carried, inject = layer.mlp_hyper_connection(streams)
     return Parts.inject_output(carried, _experts(layer.mlp, mixed, routings), inject)
@@ -271,13 +265,13 @@ def draft_losses(
         weights: [B, T] float32, weight of each token as a target.
     """
     head = model.mtp
-    count = ids.shape[1] - 3  # rows with a known second draft
+    count = (ids.shape[1] - 3) // 8 * 8  # rows with a known second draft, a size that attention kernels like
     table = model.causal.model.embed_tokens.weight.detach()
     vocabulary = model.causal.lm_head.weight.detach()
     device = ids.device
     positions = torch.arange(count, device=device)
     causal = torch.ones(count, count, dtype=torch.bool, device=device).tril()
-    first_input = head.join(streams[:, :count].detach(), F.embedding(ids[:, 1 : count + 1], table))
+    first_input = head.join(streams[:, :count].detach(), functional.embedding(ids[:, 1 : count + 1], table))
     layer = head.layers[0]
     unused: list[Routing] = []
     with torch.no_grad():
@@ -285,7 +279,7 @@ def draft_losses(
             layer, first_input, model.rotary(first_input, positions), causal[None, None], None, unused
         )
     # Second drafts read the keys of the first drafts before them and their own, as decoding does.
-    second_input = head.join(first, F.embedding(ids[:, 2 : count + 2], table))
+    second_input = head.join(first, functional.embedding(ids[:, 2 : count + 2], table))
     both = torch.cat([first_input, second_input], dim=1)
     mask = torch.zeros(2 * count, 2 * count, dtype=torch.bool, device=device)
     mask[:count, :count] = causal
@@ -294,7 +288,7 @@ def draft_losses(
     rotary = model.rotary(both, torch.cat([positions, positions + 1]))
     routings: list[Routing] = []
     out = head.hyper_connection_mixer(decoder_layer(layer, both, rotary, mask[None, None], None, routings))
-    logits = F.linear(out, vocabulary)
+    logits = functional.linear(out, vocabulary)
     first_loss = Parts.weighted_cross_entropy(logits[:, :count], ids[:, 2 : count + 2], weights[:, 2 : count + 2])
     second_loss = Parts.weighted_cross_entropy(logits[:, count:], ids[:, 3 : count + 3], weights[:, 3 : count + 3])
     return first_loss, second_loss, routings

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor
-from torch.nn import functional as F
 
 
 class _UnitLowerInverse(torch.autograd.Function):
@@ -74,8 +74,8 @@ def chunk_gated_delta_rule(
     b, d = (x.float().transpose(1, 2) for x in (beta, g))  # [B, H, T]
     padding = -length % chunk_size
     if padding:
-        q, k, v = (F.pad(x, (0, 0, 0, padding)) for x in (q, k, v))
-        b, d = (F.pad(x, (0, padding)) for x in (b, d))
+        q, k, v = (functional.pad(x, (0, 0, 0, padding)) for x in (q, k, v))
+        b, d = (functional.pad(x, (0, padding)) for x in (b, d))
     q, k, v = (x.unflatten(2, (-1, chunk_size)) for x in (q, k, v))  # [B, H, C, 64, D]
     b, d = (x.unflatten(2, (-1, chunk_size)) for x in (b, d))  # [B, H, C, 64]
     decay = d.cumsum(-1)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 
-def read_documents(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the documents of one ``.jsonl`` or ``.jsonl.xz`` file in order."""
+def read_documents(path: Path, *, index: int = 0, count: int = 1) -> Iterator[dict[str, Any]]:
+    """Yield every ``count``-th document of a ``.jsonl`` or ``.jsonl.xz`` file, from the ``index``-th on."""
     opener = lzma.open if path.suffix == ".xz" else open
     with opener(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            if line.strip():
+        for number, line in enumerate(lines):
+            if number % count == index and line.strip():
                 yield json.loads(line)

@@ -68,9 +68,7 @@ def config_json(model: arch.DemoModel) -> dict[str, Any]:
     text = model.config.text_config.to_dict()
     for key in ("transformers_version", "architectures", "_name_or_path", "number_of_conv_states", "dtype"):
         text.pop(key, None)
-    text["layer_types"] = [
-        kind if kind == "linear_attention" else "full_attention" for kind in text["layer_types"]
-    ]
+    text["layer_types"] = [kind if kind == "linear_attention" else "full_attention" for kind in text["layer_types"]]
     text |= {"dtype": "bfloat16", "full_attention_interval": 4, "mtp_num_hidden_layers": 1}
     config = model.config
     return {

@@ -49,9 +49,7 @@ class FlatOptimizer:
     spans: list[nn.Parameter] = field(default_factory=list)
 
     @classmethod
-    def over(
-        cls, named: Iterable[tuple[str, nn.Parameter]], *, weight_decay: float
-    ) -> FlatOptimizer:
+    def over(cls, named: Iterable[tuple[str, nn.Parameter]], *, weight_decay: float) -> FlatOptimizer:
         """Move parameters into flat buffers and return their optimiser; matrices, not embeddings, decay."""
         parameters = [(name, p) for name, p in named if p.requires_grad]
         parameters.sort(key=lambda item: _decays(*item))

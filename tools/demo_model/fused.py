@@ -5,11 +5,13 @@ The library's modules compute the same; :func:`install` makes them call these.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers.models.qwen4_exp import modeling_qwen4_exp as family
 
 from tools.demo_model import delta_rule
@@ -22,11 +24,11 @@ def gated_residual(
     split = streams.float().unflatten(-1, (count, -1))
     split = split * torch.rsqrt(split.pow(2).mean(-1, keepdim=True) + eps)
     normed = (split.flatten(-2) * (1.0 + norm.float())).to(streams.dtype)
-    gate = torch.sigmoid(F.linear(F.silu(F.linear(normed, down) / count), up))
+    gate = torch.sigmoid(functional.linear(functional.silu(functional.linear(normed, down) / count), up))
     mixed = (gate * normed).unflatten(-1, (count, -1)).mean(dim=-2)
     if inject is None:
         return mixed, None
-    return mixed, 2 * torch.sigmoid(F.linear(normed, inject) / count)
+    return mixed, 2 * torch.sigmoid(functional.linear(normed, inject) / count)
 
 
 def inject_output(carried: Tensor, output: Tensor, weights: Tensor) -> Tensor:
@@ -38,13 +40,13 @@ def gated_norm(states: Tensor, gate: Tensor, weight: Tensor, eps: float, activat
     """RMS norm of the delta rule's outputs [N, D], times the activated gate [N, D]."""
     wide = states.float()
     normed = weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(states.dtype)
-    opened = torch.sigmoid(gate.float()) if activation == "sigmoid" else F.silu(gate.float())
+    opened = torch.sigmoid(gate.float()) if activation == "sigmoid" else functional.silu(gate.float())
     return (normed * opened).to(states.dtype)
 
 
 def weighted_cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean of the cross entropy in nats, computed in float32."""
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+    losses = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
     flat = weights.flatten()
     return (losses * flat).sum() / flat.sum().clamp_min(1.0)
 
@@ -59,11 +61,27 @@ class Parts:
     chunk_gated_delta_rule = staticmethod(delta_rule.chunk_gated_delta_rule)
 
 
+_PLAIN = {name: getattr(Parts, name) for name in vars(Parts) if not name.startswith("_")}
+
+
 def compile_parts() -> None:
     """Replace every part by its compiled form (a GPU; the first steps then take half a minute)."""
     torch._dynamo.config.recompile_limit = 64
-    for name in [name for name in vars(Parts) if not name.startswith("_")]:
-        setattr(Parts, name, staticmethod(torch.compile(getattr(Parts, name), dynamic=False)))
+    for name, function in _PLAIN.items():
+        setattr(Parts, name, staticmethod(torch.compile(function, dynamic=False)))
+
+
+@contextlib.contextmanager
+def plain_parts() -> Iterator[None]:
+    """Use the plain functions for a while: for batches of many shapes, each of which would compile anew."""
+    compiled = {name: getattr(Parts, name) for name in _PLAIN}
+    try:
+        for name, function in _PLAIN.items():
+            setattr(Parts, name, staticmethod(function))
+        yield
+    finally:
+        for name, function in compiled.items():
+            setattr(Parts, name, staticmethod(function))
 
 
 def _residual_forward(self: nn.Module, hyper_input: Tensor) -> Any:

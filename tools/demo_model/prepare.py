@@ -14,12 +14,13 @@ import json
 import multiprocessing
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tools.demo_model.documents_io import read_documents
@@ -28,7 +29,10 @@ from tools.demo_model.rendering import END_OF_DOCUMENT, load_template, render_do
 ROW_TOKENS = 1024
 FOCUS_BIT = 0x8000
 _LOOK_AHEAD = 64
-_LOCAL: dict[str, Any] = {}
+_HELD_OUT_ROWS = 256
+_LOCAL: dict[str, Any] = {}  # of one worker process
+
+Tokens = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,7 @@ def group_of(document: dict[str, Any]) -> Group:
     return Group(source=source, stage=stage, split=split)
 
 
-def focus_mask(ids: np.ndarray, *, turn_start: int, turn_end: int, assistant: tuple[int, ...]) -> np.ndarray:
+def focus_mask(ids: Tokens, *, turn_start: int, turn_end: int, assistant: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     """Return which of a chat's ids [N] are the assistant's, its end-of-turn tokens included."""
     mask = np.zeros(len(ids), dtype=bool)
     starts = np.flatnonzero(ids == turn_start)
@@ -78,7 +82,7 @@ def _start_worker(tokenizer_path: str) -> None:
     _LOCAL["assistant"] = tuple(tokenizer.encode("assistant\n").ids)
 
 
-def _encode(document: dict[str, Any]) -> tuple[Group, np.ndarray, bool]:
+def _encode(document: dict[str, Any]) -> tuple[Tokens, bool]:
     """Token ids with focus bits, the end-of-document token last, and whether the document may be cut."""
     text = render_document(document, _LOCAL["template"])
     ids = np.array([*_LOCAL["tokenizer"].encode(text).ids, _LOCAL["end"]], dtype=np.uint16)
@@ -90,19 +94,49 @@ def _encode(document: dict[str, Any]) -> tuple[Group, np.ndarray, bool]:
             ids, turn_start=_LOCAL["turn_start"], turn_end=_LOCAL["turn_end"], assistant=_LOCAL["assistant"]
         )
         mask[-1] = True
-    return group_of(document), ids | np.where(mask, FOCUS_BIT, 0).astype(np.uint16), is_text
+    return ids | np.where(mask, FOCUS_BIT, 0).astype(np.uint16), is_text
 
 
-def pack_rows(documents: Iterable[tuple[np.ndarray, bool]], *, row_tokens: int = ROW_TOKENS) -> np.ndarray:
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """Every ``count``-th document of a file, from the ``index``-th on."""
+
+    path: Path
+    index: int
+    count: int
+
+
+def shards_of(paths: list[Path], *, shard_bytes: int = 4_000_000) -> list[Shard]:
+    """Cut the files into pieces of work, by size; the cut depends on the files alone."""
+    shards = []
+    for path in sorted(paths):
+        count = max(1, round(path.stat().st_size * (8 if path.suffix == ".xz" else 1) / shard_bytes))
+        shards += [Shard(path=path, index=index, count=count) for index in range(count)]
+    return shards
+
+
+def _pack_shard(shard: Shard) -> dict[Group, tuple[int, Tokens]]:
+    """Documents and packed rows of a shard, by group."""
+    groups: dict[Group, list[tuple[Tokens, bool]]] = {}
+    for document in read_documents(shard.path, index=shard.index, count=shard.count):
+        groups.setdefault(group_of(document), []).append(_encode(document))
+    packed = {}
+    for group, documents in groups.items():
+        random.Random(f"{group.name} {shard.path.name} {shard.index}").shuffle(documents)
+        packed[group] = len(documents), pack_rows(documents)
+    return packed
+
+
+def pack_rows(documents: Iterable[tuple[Tokens, bool]], *, row_tokens: int = ROW_TOKENS) -> Tokens:
     """Pack token arrays into rows [R, row_tokens], in order but for a short look-ahead.
 
     A document that may be cut runs on into the next row.  One that may not starts whole in a row; what is left of
     a row is filled with the beginning of the next document, which then appears again, whole.
     """
     stream = iter(documents)
-    window: list[tuple[np.ndarray, bool]] = []
-    rows: list[np.ndarray] = []
-    row: list[np.ndarray] = []
+    window: list[tuple[Tokens, bool]] = []
+    rows: list[Tokens] = []
+    row: list[Tokens] = []
     room = row_tokens
 
     def refill() -> None:
@@ -137,14 +171,7 @@ def pack_rows(documents: Iterable[tuple[np.ndarray, bool]], *, row_tokens: int =
     return np.stack(rows) if rows else np.zeros((0, row_tokens), dtype=np.uint16)
 
 
-def _all_documents(paths: list[Path]) -> Iterator[dict[str, Any]]:
-    for path in paths:
-        yield from read_documents(path)
-
-
-def prepare(
-    paths: list[Path], *, tokenizer: Path, out: Path, workers: int, limits: dict[str, int]
-) -> dict[str, Any]:
+def prepare(paths: list[Path], *, tokenizer: Path, out: Path, workers: int, limits: dict[str, int]) -> dict[str, Any]:
     """Write the packed rows and return the content of ``rows.json``.
 
     Args:
@@ -155,27 +182,25 @@ def prepare(
         limits: most rows kept of a training group, by source.
     """
     out.mkdir(parents=True, exist_ok=True)
-    groups: dict[Group, list[tuple[np.ndarray, bool]]] = {}
-    counts: dict[str, dict[str, int]] = {}
+    parts: dict[Group, list[Tokens]] = {}
+    documents: dict[Group, int] = {}
     with multiprocessing.Pool(workers, _start_worker, (str(tokenizer / "tokenizer.json"),)) as pool:
-        for group, ids, cut in pool.imap(_encode, _all_documents(paths), chunksize=64):
-            groups.setdefault(group, []).append((ids, cut))
-        for group in sorted(groups, key=lambda item: item.name):
-            documents = groups.pop(group)
-            random.Random(group.name).shuffle(documents)
-            rows = pack_rows(documents)
-            if group.split == "train":
-                rows = rows[: limits.get(group.source, len(rows))]
-            else:
-                rows = rows[:256]
-            counts[group.name] = {
-                "documents": len(documents),
-                "rows": len(rows),
-                "focus_tokens": int((rows & FOCUS_BIT != 0).sum()),
-            }
-            temporary = out / f"{group.name}.part"
-            rows.astype("<u2").tofile(temporary)
-            os.replace(temporary, out / f"{group.name}.rows")
+        for packed in pool.imap(_pack_shard, shards_of(paths)):
+            for group, (count, rows) in packed.items():
+                parts.setdefault(group, []).append(rows)
+                documents[group] = documents.get(group, 0) + count
+    counts: dict[str, dict[str, int]] = {}
+    for group in sorted(parts, key=lambda item: item.name):
+        rows = np.concatenate(parts.pop(group))
+        rows = rows[: limits.get(group.source, len(rows)) if group.split == "train" else _HELD_OUT_ROWS]
+        counts[group.name] = {
+            "documents": documents[group],
+            "rows": len(rows),
+            "focus_tokens": int((rows & FOCUS_BIT != 0).sum()),
+        }
+        temporary = out / f"{group.name}.part"
+        rows.astype("<u2").tofile(temporary)
+        temporary.replace(out / f"{group.name}.rows")
     summary = {"row_tokens": ROW_TOKENS, "groups": counts}
     (out / "rows.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return summary

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class RowSet:
 class RowLibrary:
     """Every group's rows in one array."""
 
-    rows: np.ndarray
+    rows: npt.NDArray[np.uint16]
     sets: tuple[RowSet, ...]
 
     def chosen(self, *, split: str, stages: tuple[str, ...]) -> tuple[RowSet, ...]:
@@ -37,7 +38,7 @@ def load_rows(folder: Path) -> RowLibrary:
     summary = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
     names = sorted(summary["groups"])
 
-    def read(name: str) -> np.ndarray:
+    def read(name: str) -> npt.NDArray[np.uint16]:
         return np.fromfile(folder / f"{name}.rows", dtype="<u2").reshape(-1, summary["row_tokens"])
 
     arrays = [read(name) for name in names]
@@ -49,6 +50,12 @@ def load_rows(folder: Path) -> RowLibrary:
     return RowLibrary(rows=np.concatenate(arrays), sets=tuple(sets))
 
 
+def _share(rows: RowSet, totals: dict[str, int], weights: dict[str, float]) -> float:
+    if not weights:
+        return float(rows.count)
+    return weights.get(rows.source, 0.0) * rows.count / totals[rows.source]
+
+
 class RowSampler:
     """Draws row numbers: a group by its share, then that group's rows in a fresh order each epoch.
 
@@ -57,16 +64,25 @@ class RowSampler:
     """
 
     def __init__(self, sets: tuple[RowSet, ...], weights: dict[str, float], *, seed: int) -> None:
-        """``weights`` multiplies a source's row count; a source not named counts once."""
+        """``weights`` gives each source's share of all draws, up to a factor; empty, shares follow the row counts.
+
+        Raises:
+            ValueError: no group has a weight above 0.
+        """
+        totals: dict[str, int] = {}
+        for rows in sets:
+            totals[rows.source] = totals.get(rows.source, 0) + rows.count
+        share = np.array([_share(rows, totals, weights) for rows in sets], dtype=np.float64)
+        if not share.sum() > 0:
+            raise ValueError(f"none of the sources {', '.join(sorted(totals))} has a weight above 0")
         self._sets = sets
-        share = np.array([s.count * weights.get(s.source, 1.0) for s in sets], dtype=np.float64)
         self.shares = share / share.sum()
         self._seed = seed
         self._drawn = np.zeros(len(sets), dtype=np.int64)
         self._random = np.random.default_rng(seed)
-        self._orders: dict[int, tuple[int, np.ndarray]] = {}
+        self._orders: dict[int, tuple[int, npt.NDArray[np.int64]]] = {}
 
-    def draw(self, count: int) -> np.ndarray:
+    def draw(self, count: int) -> npt.NDArray[np.int64]:
         """Return ``count`` row numbers of the joined array, int64."""
         groups = self._random.choice(len(self._sets), size=count, p=self.shares)
         picked = np.empty(count, dtype=np.int64)
@@ -83,7 +99,7 @@ class RowSampler:
     def epochs(self) -> dict[str, float]:
         """How often each group has been read so far."""
         return {
-            f"{s.source}.{s.stage}": round(float(n) / s.count, 2) for s, n in zip(self._sets, self._drawn, strict=True)
+            f"{s.source}.{s.stage}": round(float(n) / s.count, 3) for s, n in zip(self._sets, self._drawn, strict=True)
         }
 
     def _next_row(self, group: int) -> int:

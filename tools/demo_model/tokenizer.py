@@ -128,9 +128,11 @@ def main() -> None:
     parser.add_argument("documents", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--characters-per-source", type=int, default=3_000_000)
+    parser.add_argument("--vocabulary-size", type=int, default=VOCABULARY_SIZE)
     arguments = parser.parse_args()
     tokenizer = train_tokenizer(
-        sample_texts(arguments.documents, characters_per_source=arguments.characters_per_source)
+        sample_texts(arguments.documents, characters_per_source=arguments.characters_per_source),
+        vocabulary_size=arguments.vocabulary_size,
     )
     template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
     write_tokenizer(tokenizer, arguments.out, chat_template=template)

@@ -15,7 +15,7 @@ import csv
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from tools.demo_model.prepare import FOCUS_BIT
 from tools.demo_model.rows import RowLibrary, RowSampler, load_rows
 from tools.demo_model.weights_archive import pack_weights, read_pieces, unpack_weights, write_pieces
 
+SMOKE_ROW_TOKENS = 128
 LOG_FIELDS = (
     "step", "seconds", "tokens", "loss", "balance", "draft_1", "draft_2", "rate", "grad_norm", "draft_grad_norm"
 )  # fmt: skip
@@ -73,7 +74,9 @@ def token_ids(tokenizer: Tokenizer) -> arch.TokenIds:
 class Trainer:
     """One process of a run."""
 
-    def __init__(self, recipe: Recipe, library: RowLibrary, model: arch.DemoModel, weights: dict[str, float]) -> None:
+    def __init__(
+        self, recipe: Recipe, library: RowLibrary, model: arch.DemoModel, mix: dict[str, dict[str, float]]
+    ) -> None:
         self.recipe = recipe
         self.model = model
         self.device = next(model.parameters()).device
@@ -91,8 +94,8 @@ class Trainer:
         everything = library.chosen(split="train", stages=("pretrain", "finish"))
         finish = library.chosen(split="train", stages=("finish",)) or everything
         self.samplers = {
-            "pretrain": RowSampler(everything, weights, seed=recipe.seed),
-            "finish": RowSampler(finish, weights, seed=recipe.seed + 1),
+            "pretrain": RowSampler(everything, mix.get("pretrain", {}), seed=recipe.seed),
+            "finish": RowSampler(finish, mix.get("finish", {}), seed=recipe.seed + 1),
         }
         self.draws = {"pretrain": 0, "finish": 0}
         self.step_number = 0
@@ -154,11 +157,13 @@ class Trainer:
             count = min(rows_per_group, group.count)
             packed = self.rows[group.start + self.rank : group.start + count : self.world].long()
             sums = torch.zeros(4, dtype=torch.float64, device=self.device)
-            for part in packed.split(16):
+            for part in packed.split(16) if len(packed) else ():
                 ids, focus = part & (FOCUS_BIT - 1), ((part & FOCUS_BIT) != 0)[:, 1:].flatten()
                 logits = self.model.logits(self.model.trunk(ids).mixed[:, :-1]).flatten(0, 1).float()
                 losses = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none")
-                sums += torch.stack([losses[focus].sum(), focus.sum(), losses.sum(), torch.tensor(len(losses)).to(losses)]).double()
+                sums += torch.stack(
+                    [losses[focus].sum(), focus.sum(), losses.sum(), torch.tensor(len(losses)).to(losses)]
+                ).double()
             if distributed.is_initialized():
                 distributed.all_reduce(sums)
             focus_loss, focus_count, total, tokens = sums.tolist()
@@ -251,13 +256,15 @@ def run(trainer: Trainer, arguments: argparse.Namespace, started: float) -> None
             break
         if trainer.step_number % arguments.evaluate_every == 0:
             log_held_out(trainer, held_path, rows_per_group=16)
+            trainer.save(arguments.work / "checkpoint.pt")
             last = time.monotonic()
     log_held_out(trainer, held_path, rows_per_group=64)
 
 
 def log_held_out(trainer: Trainer, path: Path, *, rows_per_group: int) -> None:
     """Measure, print and append the held-out losses."""
-    results = trainer.held_out(rows_per_group=rows_per_group)
+    with fused.plain_parts():
+        results = trainer.held_out(rows_per_group=rows_per_group)
     if trainer.rank:
         return
     fields = ("step", "group", "focus_loss", "loss", "focus_tokens")
@@ -275,10 +282,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True, help="checkpoints and logs; resumes from here")
     parser.add_argument("--out", type=Path, required=True, help="weights in pieces and logs, written at the end")
-    parser.add_argument("--weights", type=Path, help="JSON: source name to sampling weight")
+    parser.add_argument("--mix", type=Path, help="JSON: stage to source name to share of the rows drawn")
     parser.add_argument("--initial", type=Path, help="folder with weights-N.bin to start from")
     parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--finish-in-s", type=float, help="set --steps so that this call ends the run in so many seconds")
+    parser.add_argument(
+        "--finish-in-s", type=float, help="set --steps so that this call ends the run in so many seconds"
+    )
     parser.add_argument("--stop-after-s", type=float, default=float("inf"))
     parser.add_argument("--rows-per-process", type=int, default=64)
     parser.add_argument("--peak-rate", type=float, default=2.5e-3)
@@ -343,14 +352,21 @@ def main() -> None:
     for module in model.modules():  # the indexers keep their initial values
         if isinstance(module, arch.family.Qwen4ExpTextQSAIndexer):
             module.requires_grad_(False)
-    weights = json.loads(arguments.weights.read_text(encoding="utf-8")) if arguments.weights else {}
+    mix = json.loads(arguments.mix.read_text(encoding="utf-8")) if arguments.mix else {}
     checkpoint = arguments.work / "checkpoint.pt"
     recipe = recipe_of(arguments, steps=steps_for(arguments, checkpoint))
-    trainer = Trainer(recipe, load_rows(arguments.rows), model, weights)
+    library = load_rows(arguments.rows)
+    if arguments.smoke:
+        library = replace(library, rows=library.rows[:, :SMOKE_ROW_TOKENS])
+    trainer = Trainer(recipe, library, model, mix)
     if checkpoint.exists():
         trainer.load(checkpoint)
     if trainer.rank == 0:
-        print(f"ready after {time.monotonic() - started:.1f} s, step {trainer.step_number} of {recipe.steps}", recipe, flush=True)
+        print(
+            f"ready after {time.monotonic() - started:.1f} s, step {trainer.step_number} of {recipe.steps}",
+            recipe,
+            flush=True,
+        )
     run(trainer, arguments, started)
     finish(trainer, arguments, checkpoint)
     if distributed.is_initialized():
@@ -362,6 +378,7 @@ def finish(trainer: Trainer, arguments: argparse.Namespace, checkpoint: Path) ->
     """Write weights and logs to ``--out`` and the checkpoint to ``--work``."""
     if trainer.rank:
         return
+    trainer.save(checkpoint)
     archive = pack_weights(weight_bits(trainer.model), threads=min(32, os.cpu_count() or 1))
     pieces = write_pieces(archive, arguments.out)
     for name in ("loss.csv", "heldout.csv"):
@@ -377,7 +394,6 @@ def finish(trainer: Trainer, arguments: argparse.Namespace, checkpoint: Path) ->
     }
     (arguments.out / "run.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {len(pieces)} pieces, {len(archive)} bytes", flush=True)
-    trainer.save(checkpoint)
 
 
 if __name__ == "__main__":

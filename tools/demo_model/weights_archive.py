@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 _CHUNK_VALUES = 1 << 20
 
 
-def pack_weights(tensors: dict[str, np.ndarray], *, threads: int) -> bytes:
+def pack_weights(tensors: dict[str, npt.NDArray[np.uint16]], *, threads: int) -> bytes:
     """Return the archive of uint16 bit patterns of bf16 tensors, by name."""
     flat = np.concatenate([t.reshape(-1) for t in tensors.values()])
     rotated = (flat << 1) | (flat >> 15)
@@ -35,7 +36,7 @@ def pack_weights(tensors: dict[str, np.ndarray], *, threads: int) -> bytes:
     return struct.pack("<I", len(header)) + header + b"".join(blobs) + rest
 
 
-def unpack_weights(archive: bytes) -> dict[str, np.ndarray]:
+def unpack_weights(archive: bytes) -> dict[str, npt.NDArray[np.uint16]]:
     """Return the tensors of an archive as uint16 bit patterns of bf16."""
     (header_bytes,) = struct.unpack_from("<I", archive)
     header = json.loads(archive[4 : 4 + header_bytes])
