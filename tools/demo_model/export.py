@@ -21,10 +21,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tools.demo_model import architecture as arch
+from tools.demo_model.rendering import TEMPLATE_PATH
+from tools.demo_model.tokenizer import write_tokenizer
 from tools.demo_model.train import load_weight_bits, token_ids
 from tools.demo_model.weights_archive import read_pieces, unpack_weights
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "chat_template.jinja")
 
 
 def published_names(model: arch.DemoModel) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -98,7 +98,9 @@ def export(model: arch.DemoModel, *, tokenizer: Path, out: Path) -> None:
     index = {"metadata": {"total_size": total}, "weight_map": dict.fromkeys(sorted(trunk), "model.safetensors")}
     _write_json(out / "model.safetensors.index.json", index)
     _write_json(out / "config.json", config_json(model))
-    ids = token_ids(Tokenizer.from_file(str(tokenizer / "tokenizer.json")))
+    vocabulary = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    write_tokenizer(vocabulary, out, chat_template=TEMPLATE_PATH.read_text(encoding="utf-8"))
+    ids = token_ids(vocabulary)
     _write_json(
         out / "generation_config.json",
         {
@@ -110,8 +112,6 @@ def export(model: arch.DemoModel, *, tokenizer: Path, out: Path) -> None:
             "pad_token_id": ids.end_of_document,
         },
     )
-    for name in TOKENIZER_FILES:
-        shutil.copyfile(tokenizer / name, out / name)
 
 
 def load_trained(weights: Path, tokenizer: Path, **overrides: Any) -> arch.DemoModel:
