@@ -14,6 +14,7 @@ import click
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "run": ("run", "Answer one prompt and stop."),
+        "serve": ("serve", "Serve the model over HTTP."),
         "pull": ("pull", "Download a model: compressed, verified, resumable."),
         "parity": ("parity", "Write a checkpoint's logits for given token ids."),
         "doctor": ("doctor", "Show what fits on this machine and how fast it will be."),

@@ -63,6 +63,16 @@ class SlotstreamServer(uvicorn.Server):
         )
         self._service = service
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        if self.started:
+            model = self._service.config.model
+            for listener in sockets or []:
+                host, port = listener.getsockname()[:2]
+                where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                logger.info("%s with a window of %s tokens at http://%s", model.name, f"{model.window_tokens:,}", where)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note which signal stops the server."""
         logger.info("stopping on %s", signal.Signals(sig).name)

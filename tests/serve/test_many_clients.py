@@ -1,0 +1,111 @@
+"""Many clients at once, some of whom leave: order, leaks, and a server that still answers."""
+
+import asyncio
+import json
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+import psutil
+import pytest
+
+from slotstream_serve.runner import Ticket
+from slotstream_serve.testing import ScriptedEngine, Silence
+from tests.serve.conftest import LiveServer, live_server, wait_until
+
+CLIENTS = 200
+CONNECTED = 30
+GROWTH_BYTES = 40 * 2**20
+
+
+@dataclass
+class Crowd:
+    """What the clients saw."""
+
+    random: random.Random
+    finished: int = 0
+    left: int = 0
+    turned_away: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+async def visit(live: LiveServer, crowd: Crowd, number: int) -> None:
+    """Make one request; leave at once, in the middle, or read it to its end."""
+    stream = crowd.random.random() < 0.5
+    patience = crowd.random.choice([0, 1, 1000, 1000])
+    body = json.dumps({"text": f"visitor {number}", "stream": stream}).encode()
+    head = f"POST /plain HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
+    writer.write(head.encode() + body)
+    await writer.drain()
+    received = b""
+    while patience and (piece := await reader.read(4096)):
+        received += piece
+        patience -= 1
+    writer.close()
+    if patience == 0:
+        crowd.left += 1
+    elif received.startswith(b"HTTP/1.1 200 ") and b"ReplyFinished" in received:
+        crowd.finished += 1
+    elif received.startswith(b"HTTP/1.1 503 ") and b"server busy" in received:
+        crowd.turned_away += 1  # those who left a moment ago still count as connected
+    else:
+        crowd.wrong.append(received[:200].decode("latin-1"))
+
+
+async def visits(live: LiveServer, crowd: Crowd, seconds: float) -> None:
+    """Let the clients come again and again for a while, so many at once."""
+    ends = time.monotonic() + seconds
+    doors = asyncio.Semaphore(CONNECTED)
+
+    async def client(number: int) -> None:
+        while time.monotonic() < ends:
+            async with doors:
+                await visit(live, crowd, number)
+
+    await asyncio.gather(*(client(number) for number in range(CLIENTS)))
+
+
+def crowd_comes(live: LiveServer, seconds: float, seed: int) -> Crowd:
+    crowd = Crowd(random=random.Random(seed))
+    asyncio.run(visits(live, crowd, seconds))
+    wait_until(lambda: live.service.activity.active_requests == 0 and live.service.runner.running is None)
+    wait_until(lambda: not live.server.server_state.connections)
+    return crowd
+
+
+@pytest.mark.parametrize("seconds", [10, pytest.param(120, marks=pytest.mark.slow)])
+def test_a_crowd_leaves_no_trace_and_is_served_in_order(seconds: int) -> None:
+    engine = ScriptedEngine([["some ", Silence(seconds=0.001), "words ", "for you"]])
+    with live_server(engine) as live:
+        submitted: list[Ticket] = []
+        submit = live.service.runner.submit
+
+        def noted(ticket: Ticket) -> None:
+            submitted.append(ticket)
+            submit(ticket)
+
+        live.service.runner.submit = noted  # type: ignore[method-assign]
+        crowd_comes(live, 2, seed=1)
+        process = psutil.Process()
+        threads, files, memory = threading.active_count(), process.num_fds(), process.memory_info().rss
+        submitted.clear()
+        engine.requests.clear()
+
+        crowd = crowd_comes(live, seconds - 2, seed=2)
+
+        assert crowd.wrong == []
+        assert crowd.finished > 50
+        assert crowd.left > 50
+        assert crowd.turned_away < crowd.finished
+        asked = [bytes(ticket.prepared.ids).decode() for ticket in submitted]
+        served = iter(asked)
+        assert all(request.prompt in served for request in engine.requests), "the queue changed its order"
+        submitted.clear()
+        assert (live.service.runner.queued, live.service.runner.running) == (0, None)
+        assert threading.active_count() <= threads
+        assert process.num_fds() <= files
+        assert process.memory_info().rss - memory < GROWTH_BYTES
+        with live.client() as client:
+            assert client.post("/plain", json={"text": "the last"}).status_code == 200
