@@ -143,18 +143,23 @@ class HuggingFaceRepository:
     def __init__(self, name: str, *, endpoint: str | None = None) -> None:
         try:
             self._hub: Any = importlib.import_module("huggingface_hub")
+            self._tree: Any = importlib.import_module("huggingface_hub.hf_api")
+            errors: Any = importlib.import_module("huggingface_hub.errors")
         except ImportError as error:
             raise PublishError("publishing needs huggingface_hub; install slotpack[publish]") from error
         self._name = name
         self._api: Any = self._hub.HfApi(endpoint=endpoint)
+        self._missing: type[Exception] = errors.EntryNotFoundError
+        # The client's connection errors share the base class of its HTTP error, whichever HTTP library it uses.
+        self._failures: tuple[type[Exception], ...] = (errors.HfHubHTTPError.__bases__[0], OSError, ValueError)
 
     def list_files(self, prefix: str) -> Sequence[RemoteFile]:
         """Return the committed files below a prefix."""
         try:
             entries = list(self._api.list_repo_tree(self._name, path_in_repo=prefix, recursive=True))
-        except self._hub.errors.EntryNotFoundError:
+        except self._missing:
             return []
-        except (self._hub.errors.HfHubHTTPError, self._hub.errors.HFValidationError, OSError) as error:
+        except self._failures as error:
             raise PublishError(f"{self._name} cannot be listed: {error}") from error
         return [
             RemoteFile(
@@ -164,7 +169,7 @@ class HuggingFaceRepository:
                 blob_sha1=entry.blob_id if entry.lfs is None else None,
             )
             for entry in entries
-            if isinstance(entry, self._hub.hf_api.RepoFile)
+            if isinstance(entry, self._tree.RepoFile)
         ]
 
     def commit(self, files: Sequence[tuple[str, pathlib.Path]], message: str) -> str:
@@ -172,6 +177,6 @@ class HuggingFaceRepository:
         operations = [self._hub.CommitOperationAdd(path_in_repo=t, path_or_fileobj=str(p)) for t, p in files]
         try:
             info = self._api.create_commit(self._name, operations=operations, commit_message=message)
-        except (self._hub.errors.HfHubHTTPError, OSError, ValueError) as error:
+        except self._failures as error:
             raise PublishError(f"{self._name} refused the upload: {error}; run it again to resume") from error
         return str(info.oid)
