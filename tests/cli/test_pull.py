@@ -21,6 +21,7 @@ from slotpack.pulling import PullOptions
 from slotstream_cli import downloading
 from slotstream_cli.downloading import describe, ensure_downloaded, options_from, shown_seconds
 from slotstream_cli.main import main
+from slotstream_cli.models import choose_model
 from tests.slotpack.models import Packaged, same_files, write_package
 from tests.slotpack.server import Fault, FileServer, serving
 
@@ -40,7 +41,7 @@ def packaged(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Package
     monkeypatch.setattr("slotpack.catalog.find_bundle", lambda: made.package)
     monkeypatch.setattr("slotpack.catalog.DEMO_MARGIN_BYTES", 0)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("WEIGHTS_SOURCES", "COMPRESSED_SOURCES", "PULL_TRANSPORT", "PULL_CONNECTIONS"):
+    for name in ("ROOT_DIR", "WEIGHTS_SOURCES", "COMPRESSED_SOURCES", "PULL_TRANSPORT", "PULL_CONNECTIONS"):
         monkeypatch.delenv(f"SLOTSTREAM_{name}", raising=False)
     return made
 
@@ -56,6 +57,7 @@ def networked(packaged: Packaged, server: FileServer, monkeypatch: pytest.Monkey
     model = dataclasses.replace(
         packaged.entry,
         name="qwen3.8-flash-next:4bit",
+        directory_name="qwen38-flash-next-mlx-4bit",
         package_bases=(f"{server.base}/package",),
         raw_bases=(f"{server.base}/model",),
     )
@@ -200,6 +202,22 @@ def test_first_use_unpacks_the_demo_without_asking(packaged: Packaged, tmp_path:
     assert ensure_downloaded(find_model("demo"), PullOptions()) == directory
 
 
+def test_a_command_that_needs_the_demo_unpacks_it(packaged: Packaged) -> None:
+    assert same_files(packaged.model, choose_model("demo").directory)
+    assert choose_model(None).name == "demo"
+
+
+def test_a_command_that_needs_the_published_model_asks_for_it(
+    packaged: Packaged, networked: CatalogModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(click.ClickException, match="slotstream pull"):
+        choose_model(networked.name)
+    monkeypatch.setattr(downloading, "is_interactive", lambda: True)
+    monkeypatch.setattr(click, "confirm", lambda text, *, err: True)
+    assert same_files(packaged.model, choose_model(networked.name).directory)
+    assert choose_model(None).name == networked.name
+
+
 def test_first_use_never_downloads_without_a_terminal(networked: CatalogModel, server: FileServer) -> None:
     with pytest.raises(click.ClickException, match="slotstream pull"):
         ensure_downloaded(networked, PullOptions())
@@ -303,7 +321,7 @@ def test_a_stopped_command_keeps_progress_and_says_so(
     server.release.set()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "of 0.00 GB" in done.stderr
+    assert " MB  " in done.stderr
     assert same_files(packaged.model, tmp_path / "copy")
 
 

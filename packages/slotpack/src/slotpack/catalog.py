@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import os
 import pathlib
 
 from slotpack.errors import UnknownModel
@@ -69,8 +70,10 @@ class CatalogModel:
 
 
 def models_root() -> pathlib.Path:
-    """Return the directory that holds models by default, below $HOME."""
-    return pathlib.Path.home() / ".slotstream" / "models"
+    """Return the directory that holds models by default: `models` below SLOTSTREAM_ROOT_DIR, or below ~/.slotstream."""
+    configured = os.environ.get("SLOTSTREAM_ROOT_DIR")
+    root = pathlib.Path(configured).expanduser() if configured else pathlib.Path.home() / ".slotstream"
+    return root / "models"
 
 
 def default_directory(model: CatalogModel) -> pathlib.Path:

@@ -88,8 +88,9 @@ def describe(progress: PullProgress) -> str:
     if progress.phase == "verifying":
         return "verifying the last files"
     share = 100 * progress.done_bytes // max(1, progress.total_bytes)
+    unit, scale = ("GB", 1e9) if progress.total_bytes >= 10**9 else ("MB", 1e6)
     return (
-        f"{share:3d}%  {progress.done_bytes / 1e9:.2f} of {progress.total_bytes / 1e9:.2f} GB  "
+        f"{share:3d}%  {progress.done_bytes / scale:.2f} of {progress.total_bytes / scale:.2f} {unit}  "
         f"{progress.rate_bytes_per_s / 1e6:.1f} MB/s  {shown_seconds(progress.eta_s)} left  "
         f"{progress.connections} connections"
     )
@@ -193,7 +194,7 @@ def describe_report(model: CatalogModel, report: PullReport) -> list[str]:
         lines.append(f"{report.fallback_objects} objects were missing or wrong and came from the original files")
     if report.received_bytes:
         lines.append(
-            f"received {report.received_bytes / 1e9:.2f} GB over {report.connections} connections in use at once"
+            f"received {report.received_bytes / 1e6:,.1f} MB over {report.connections} connections in use at once"
         )
     lines.append(f"{model.name} is ready in {report.directory}")
     return lines

@@ -40,6 +40,21 @@ def published_directory() -> Path:
     return root_directory() / "models" / PUBLISHED_DIRECTORY
 
 
+def demo_directory() -> Path:
+    """Return the demo model's directory; where it ships as a package, it is unpacked at the first use."""
+    from slotpack.catalog import find_bundle
+
+    return slotstream_demo.checkpoint_directory() if find_bundle() is None else _offer_download(DEMO_NAME)
+
+
+def _offer_download(name: str) -> Path:
+    """Return a catalog model's directory, downloading it if a person agrees."""
+    from slotpack.catalog import find_model
+    from slotstream_cli.downloading import ensure_downloaded, options_from
+
+    return ensure_downloaded(find_model(name), options_from(os.environ))
+
+
 def choose_model(value: str | None) -> ModelChoice:
     """Return the model for a `--model` value: a name, a directory, or nothing.
 
@@ -52,14 +67,14 @@ def choose_model(value: str | None) -> ModelChoice:
             return ModelChoice(name=PUBLISHED_NAME, directory=installed)
         return ModelChoice(
             name=DEMO_NAME,
-            directory=slotstream_demo.checkpoint_directory(),
+            directory=demo_directory(),
             note=f"{PUBLISHED_NAME} is not installed, so the demo model answers; `slotstream pull` gets the real one",
         )
     if value == DEMO_NAME:
-        return ModelChoice(name=DEMO_NAME, directory=slotstream_demo.checkpoint_directory())
+        return ModelChoice(name=DEMO_NAME, directory=demo_directory())
     if value in PUBLISHED_NAMES:
         if not (installed / "config.json").is_file():
-            raise click.ClickException(f"{value} is not installed in {installed}; run `slotstream pull` first")
+            _offer_download(PUBLISHED_NAME)
         return ModelChoice(name=PUBLISHED_NAME, directory=installed)
     directory = Path(value).expanduser()
     if directory.is_dir():
