@@ -52,7 +52,7 @@ def answers(live: LiveServer) -> bool:
         return client.post("/plain", json={"text": "hi"}).status_code == 200
 
 
-@pytest.mark.parametrize("request_bytes", [post(), whole()], ids=["streamed", "whole"])
+@pytest.mark.parametrize("request_bytes", [post(), post("/plain-lines"), whole()], ids=["events", "lines", "whole"])
 @pytest.mark.parametrize("where", ["prefill", "decode"])
 def test_a_client_that_leaves_stops_its_generation(where: str, request_bytes: bytes) -> None:
     engine, release, reached = holding(reading=where == "prefill")

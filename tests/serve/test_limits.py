@@ -25,11 +25,12 @@ KEY = "s3cret-k\u20ac".encode("ascii", "ignore").decode()
         "host.docker.internal:11434",
         "my-mac.local",
         "allowed.example:80",
+        "LOCALHOST.",
         None,
     ],
 )
 def test_local_names_and_addresses_pass(host: str | None) -> None:
-    check_host(host, serve_config(allowed_hosts=("allowed.example",)))
+    check_host(host, serve_config(allowed_hosts=("Allowed.example",)))
 
 
 @pytest.mark.parametrize(

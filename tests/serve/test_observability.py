@@ -2,13 +2,14 @@
 
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
 
 from slotstream_core.errors import ExpertReadError
-from slotstream_serve.testing import Fault, ScriptedEngine
-from tests.serve.conftest import ask, plain_app
+from slotstream_serve.testing import Fault, Hold, ScriptedEngine
+from tests.serve.conftest import ask, plain_app, service_of
 
 SECRET = "my password is swordfish"
 
@@ -87,3 +88,21 @@ def test_two_servers_count_for_themselves() -> None:
     ask(first, "POST", "/plain", json={"text": "hi"})
     assert 'outcome="finished"' in ask(first, "GET", "/metrics").text
     assert 'outcome="finished"' not in ask(second, "GET", "/metrics").text
+
+
+def test_a_long_generation_reports_its_phase(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "slotstream.serve")
+    release, reached = threading.Event(), threading.Event()
+    app = plain_app(ScriptedEngine([["x"]], reading=[Hold(release, reached)]))
+    service_of(app).log_progress()
+    assert lines(caplog) == []
+    asking = threading.Thread(target=lambda: ask(app, "POST", "/plain", json={"text": SECRET}))
+    asking.start()
+    assert reached.wait(10)
+    service_of(app).log_progress()
+    release.set()
+    asking.join(10)
+    progress, request = lines(caplog)
+    assert (progress["event"], progress["phase"], progress["read_tokens"]) == ("progress", "prefill", 0)
+    assert progress["id"] == request["id"]
+    assert "swordfish" not in caplog.text

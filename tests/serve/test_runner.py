@@ -31,9 +31,9 @@ def ticket_for(engine: ScriptedEngine, text: str = "hi", *, limit_s: float | Non
 async def read(ticket: Ticket) -> list[ReplyEvent]:
     events: list[ReplyEvent] = []
     while not events or not isinstance(events[-1], ReplyFinished | ReplyFailed):
-        event = await ticket.next_event(10)
-        assert event is not None
-        events.append(event)
+        more = await ticket.next_events(10)
+        assert more
+        events += more
     return events
 
 

@@ -29,6 +29,15 @@ SURFACE = {
         "load",
     ],
     "slotstream_demo": ["checkpoint_directory"],
+    "slotstream_serve": [
+        "Limits",
+        "ModelFacts",
+        "ServeConfig",
+        "ServeError",
+        "create_app",
+        "describe_checkpoint",
+        "with_plan",
+    ],
 }
 
 

@@ -100,7 +100,7 @@ class Exchange:
         if parsed.generation is None:
             return _immediate(dialect, parsed, headers)
         prepared = await self._service.prepare(parsed.generation)
-        ticket = self._service.submit(prepared, accepted_s=accepted_s)
+        ticket = self._service.submit(prepared, accepted_s=accepted_s, label=notes.label)
         reply = _Reply(self._service, dialect, parsed, ticket, notes, headers)
         return await (reply.streamed(request.receive) if parsed.stream else reply.whole(request.receive))
 
@@ -166,9 +166,9 @@ class _Reply:
         """Wait for admission, so that a refusal still has its own status; then stream."""
         try:
             first = await _unless_gone(self._next(), receive)
-            if isinstance(first, ReplyFailed):
+            if isinstance(first[0], ReplyFailed):
                 self._settle()
-                return self._refusal(first.failure)
+                return self._refusal(first[0].failure)
         except BaseException:
             self._settle()
             raise
@@ -191,21 +191,22 @@ class _Reply:
         """The connection is done with the reply, however it ended."""
         self._settle()
 
-    async def _chunks(self, first: ReplyEvent) -> AsyncIterator[bytes]:
-        event: ReplyEvent | None = first
+    async def _chunks(self, events: list[ReplyEvent]) -> AsyncIterator[bytes]:
+        """Yield the frames of events as they come; several that wait go out together."""
         keepalive_s = self._service.config.keepalive_s
         sent_s = time.monotonic()
         while True:
-            frames = self._encoder.keepalive() if event is None else self._encoder.stream(event)
+            frames = [frame for event in events for frame in self._encoder.stream(event)]
+            if not events:
+                frames = list(self._encoder.keepalive())
+                sent_s = time.monotonic()
             if frames:
                 yield b"".join(map(self._encode, frames))
                 sent_s = time.monotonic()
-            elif event is None:
-                sent_s = time.monotonic()
-            if isinstance(event, ReplyFinished | ReplyFailed):
+            if events and isinstance(events[-1], ReplyFinished | ReplyFailed):
                 return
-            event = await self._ticket.next_event(max(0.0, sent_s + keepalive_s - time.monotonic()))
-            self._note_first(event)
+            events = await self._ticket.next_events(max(0.0, sent_s + keepalive_s - time.monotonic()))
+            self._note_first(events)
 
     def _encode(self, frame: Frame) -> bytes:
         if self._dialect.framing == "ndjson":
@@ -217,18 +218,19 @@ class _Reply:
     async def _collect(self) -> Sequence[ReplyEvent]:
         events: list[ReplyEvent] = []
         while not events or not isinstance(events[-1], ReplyFinished | ReplyFailed):
-            events.append(await self._next())
+            events += await self._next()
         return events
 
-    async def _next(self) -> ReplyEvent:
-        event = None
-        while event is None:
-            event = await self._ticket.next_event()
-        self._note_first(event)
-        return event
+    async def _next(self) -> list[ReplyEvent]:
+        events: list[ReplyEvent] = []
+        while not events:
+            events = await self._ticket.next_events()
+        self._note_first(events)
+        return events
 
-    def _note_first(self, event: ReplyEvent | None) -> None:
-        if event is not None and not isinstance(event, Admitted) and "first_s" not in self._notes.values:
+    def _note_first(self, events: Sequence[ReplyEvent]) -> None:
+        """Note when the first event after admission came."""
+        if "first_s" not in self._notes.values and any(not isinstance(event, Admitted) for event in events):
             self._notes.values["first_s"] = round(time.monotonic() - self._ticket.accepted_s, 4)
 
     def _refusal(self, failure: Failure) -> Response:

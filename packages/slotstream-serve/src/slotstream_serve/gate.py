@@ -40,6 +40,11 @@ class RequestNotes:
     route: str = ""
     values: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """A short name of the request for people."""
+        return self.unique[:12]
+
 
 class Gate:
     """An ASGI application around another one."""
@@ -102,7 +107,7 @@ class Gate:
         if logger.isEnabledFor(level):
             line = {
                 "event": "request",
-                "id": notes.unique[:12],
+                "id": notes.label,
                 "method": scope["method"],
                 "path": scope["path"],
                 "status": shown,

@@ -37,8 +37,9 @@ def check_host(host: str | None, config: ServeConfig) -> None:
     """
     if host is None or config.api_key is not None:
         return
-    name = (urlsplit(f"//{host}").hostname or "") if _is_authority(host) else ""
-    if name == "localhost" or name.endswith(LOCAL_SUFFIXES) or name in {config.host, *config.allowed_hosts}:
+    name = (urlsplit(f"//{host}").hostname or "").removesuffix(".") if _is_authority(host) else ""
+    own = {other.lower() for other in (config.host, *config.allowed_hosts)}
+    if name == "localhost" or name.endswith(LOCAL_SUFFIXES) or name in own:
         return
     if _is_address(name):
         return

@@ -6,6 +6,7 @@ answer with `Retry-After` to connections beyond the limit, and an end to clients
 
 import asyncio
 import json
+import logging
 import sys
 from typing import Any
 
@@ -18,6 +19,8 @@ from slotstream_serve.errors import Failure
 from slotstream_serve.limits import headers_too_large
 from slotstream_serve.settings import Limits
 from slotstream_serve.shapes import ErrorShapes, canonical_path, failure_headers
+
+logger = logging.getLogger("slotstream.serve")
 
 BUSY = Failure(code="server_busy", message="server busy: too many open connections")
 BUSY_HEAD_S = 5.0
@@ -93,7 +96,7 @@ class GuardedProtocol(H11Protocol):
         """Give a client that does not read a limited time to go on."""
         super().pause_writing()
         if self._send_timer is None:
-            self._send_timer = self.loop.call_later(self.config.limits.send_s, self.transport.abort)
+            self._send_timer = self.loop.call_later(self.config.limits.send_s, self._unread)
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -133,6 +136,10 @@ class GuardedProtocol(H11Protocol):
         headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": BUSY.http_status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _unread(self) -> None:
+        logger.warning("a client left its answer unread for %g s; its connection is closed", self.config.limits.send_s)
+        self.transport.abort()
 
     def _head_too_slow(self) -> None:
         self._head_timer = None

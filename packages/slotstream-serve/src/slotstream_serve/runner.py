@@ -47,14 +47,16 @@ class Ticket:
     Attributes:
         prepared: What to generate.
         cancel_token: Stops the engine.
+        label: Names the request in the log.
         accepted_s: `time.monotonic` when the complete request had arrived.
         limit_s: Longest wait for the first token after that, or None.
         progress: The last pass of the prompt that was read.
         record: How it ended, once it has.
     """
 
-    def __init__(self, prepared: PreparedReply, *, accepted_s: float, limit_s: float | None) -> None:
+    def __init__(self, prepared: PreparedReply, *, accepted_s: float, limit_s: float | None, label: str = "") -> None:
         self.prepared = prepared
+        self.label = label
         self.cancel_token = CancelToken()
         self.accepted_s = accepted_s
         self.limit_s = limit_s
@@ -73,8 +75,8 @@ class Ticket:
         """Whether the last event was delivered."""
         return self.record is not None
 
-    async def next_event(self, timeout_s: float | None = None) -> ReplyEvent | None:
-        """Return the next event, or None when none came within the time."""
+    async def next_events(self, timeout_s: float | None = None) -> list[ReplyEvent]:
+        """Return every event that is there, waiting for the first; empty when none came within the time."""
         while not self._events:
             self._wake.clear()
             if self._events:
@@ -83,11 +85,11 @@ class Ticket:
                 async with asyncio.timeout(timeout_s):
                     await self._wake.wait()
             except TimeoutError:
-                return None
-        event = self._events.popleft()
-        if isinstance(event, ReplyFinished | ReplyFailed):
+                return []
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        if isinstance(events[-1], ReplyFinished | ReplyFailed):
             self.disarm()
-        return event
+        return events
 
     def arm(self, expire: Callable[["Ticket"], None]) -> None:
         """Call `expire` with this ticket when its time for a first token is over."""

@@ -18,6 +18,8 @@ logger = logging.getLogger("slotstream.serve")
 
 BACKLOG = 128
 GRACEFUL_STOP_S = 5
+PROGRESS_S = 10
+"""So often a running generation's phase is logged."""
 TICKS_PER_S = 10
 """uvicorn calls `on_tick` this often."""
 
@@ -79,7 +81,9 @@ class SlotstreamServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Decide once a second whether the server has been idle long enough."""
+        """Decide once a second whether the server has been idle long enough; log long generations."""
+        if counter and counter % (PROGRESS_S * TICKS_PER_S) == 0:
+            self._service.log_progress()
         if counter % TICKS_PER_S == 0 and self._service.activity.decide_idle_exit():
             minutes = (self._service.config.idle_exit_s or 0) / 60
             logger.info("stopping after %g minutes without requests and clients", minutes)

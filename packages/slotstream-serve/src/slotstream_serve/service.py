@@ -1,6 +1,7 @@
 """Everything one running server shares between its requests."""
 
 import asyncio
+import json
 import logging
 import os
 import time
@@ -96,13 +97,14 @@ class Service:
         loop = asyncio.get_running_loop()
         return len(await loop.run_in_executor(self._text_threads, prompt_ids, self.engine, request))
 
-    def submit(self, prepared: PreparedReply, *, accepted_s: float) -> Ticket:
+    def submit(self, prepared: PreparedReply, *, accepted_s: float, label: str) -> Ticket:
         """Queue a generation.
 
         Raises:
             ServerStopping: The server takes no new requests.
         """
-        ticket = Ticket(prepared, accepted_s=accepted_s, limit_s=self.config.max_prefill_wait_s or None)
+        limit_s = self.config.max_prefill_wait_s or None
+        ticket = Ticket(prepared, accepted_s=accepted_s, limit_s=limit_s, label=label)
         self.runner.submit(ticket)
         return ticket
 
@@ -135,6 +137,23 @@ class Service:
             "memory_limit_gb": None if plan is None else plan.request.memory_limit_gb,
             "queued_requests": self.runner.queued,
         }
+
+    def log_progress(self) -> None:
+        """Log how far the running generation is, and how many wait."""
+        ticket = self.runner.running
+        if ticket is None:
+            return
+        progress = ticket.progress
+        line = {
+            "event": "progress",
+            "id": ticket.label,
+            "phase": ticket.phase,
+            "elapsed_s": round(time.monotonic() - ticket.accepted_s, 1),
+            "prompt_tokens": len(ticket.prepared.ids),
+            "read_tokens": 0 if progress is None else progress.done_tokens,
+            "queued": self.runner.queued,
+        }
+        logger.info("%s", json.dumps(line))
 
     def stop_generations(self) -> None:
         """End every generation, waiting or running, with a failure; no new one starts."""
