@@ -33,6 +33,8 @@ def test_a_complete_reply_is_reported_with_its_memory(model: Path) -> None:
     assert len(report.facts["reply_ids"]) == 3
     assert report.facts["sampled_peak_bytes"] > 0
     assert report.facts["window_tokens"] == 63
+    assert report.facts["mlx_peak_bytes"] >= report.facts["mlx_active_bytes"]
+    assert report.facts["mlx_cache_bytes"] <= report.facts["buffer_cache_limit_bytes"]
 
 
 def test_the_same_length_gives_the_same_reply(model: Path) -> None:

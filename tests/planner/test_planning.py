@@ -253,6 +253,31 @@ def test_an_option_out_of_range_names_the_range(options: dict[str, float], messa
         plan(GEOMETRY, ROOMY, PlanRequest(**options))  # type: ignore[arg-type]
 
 
+def test_a_forced_resident_head_stays_off_where_a_streamed_one_would_run() -> None:
+    forced = plan(GEOMETRY, ROOMY, PlanRequest(memory_gb=16, max_context=32_768, mtp_experts="resident"))
+    assert forced.draft == "off"
+    wanted = plan(GEOMETRY, ROOMY, PlanRequest(memory_gb=16, max_context=32_768, mtp_experts="resident", mtp="on"))
+    assert wanted.draft == "resident"
+
+
+def test_a_head_that_was_asked_for_and_does_not_fit_is_refused() -> None:
+    with pytest.raises(InsufficientMemory):
+        plan(GEOMETRY, ROOMY, PlanRequest(memory_gb=8.1, max_context=32_768, mtp="on", mtp_experts="resident"))
+
+
+def test_a_head_that_is_not_there_cannot_be_asked_for(tmp_path: Path) -> None:
+    geometry = ModelGeometry.from_checkpoint(write_checkpoint(tmp_path), compute="bf16")
+    with pytest.raises(InvalidRequest, match=r"mtp\.safetensors"):
+        plan(geometry, simulate(8, 8, 6), PlanRequest(mtp="on"))
+
+
+def test_without_a_prefix_cache_its_memory_goes_to_slots() -> None:
+    with_cache = plan(GEOMETRY, ROOMY, PlanRequest(memory_gb=16, max_context=32_768))
+    without = plan(GEOMETRY, ROOMY, PlanRequest(memory_gb=16, max_context=32_768, prefix_cache="off"))
+    assert without.retained_tokens == 0
+    assert without.pool_slots > with_cache.pool_slots
+
+
 def test_an_explicit_window_that_cannot_be_retained_whole_falls_back_with_a_note() -> None:
     result = plan(GEOMETRY, ROOMY, PlanRequest(memory_gb=16, max_context=131_072))
     assert result.window_tokens == 131_072

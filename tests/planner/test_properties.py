@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -141,14 +142,29 @@ def test_ledger_lines_sum_to_the_peak_and_json_round_trips(
     assert all(size >= 0 for size in amounts.values() if isinstance(size, int))
 
 
+PARTS: list[dict[str, Any]] = [
+    {"mtp": "off", "lookahead": "off"},
+    {"mtp": "off", "lookahead": "on"},
+    {"mtp": "on", "mtp_experts": "streamed", "lookahead": "on"},
+    {"mtp": "on", "mtp_experts": "resident", "lookahead": "off"},
+]
+
+
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(small=st.floats(8.1, 90), more=st.floats(0, 10), window=st.sampled_from([8_192, 32_768]))
-def test_a_larger_target_is_never_estimated_slower(small: float, more: float, window: int) -> None:
+@given(
+    small=st.floats(10.5, 90),
+    more=st.floats(0, 10),
+    window=st.sampled_from([8_192, 32_768]),
+    parts=st.sampled_from(PARTS),
+)
+def test_a_larger_target_is_never_estimated_slower(
+    small: float, more: float, window: int, parts: dict[str, Any]
+) -> None:
+    """With the same parts running: the reference curve does not price what drafts and lookahead gain."""
     machine = Machine.simulated(ram_gb=200, working_set_gb=200)
 
     def seconds(target: float) -> float:
-        request = PlanRequest(memory_gb=target, max_context=window, mtp="off", lookahead="off")
-        result = plan(PUBLISHED, machine, request)
+        result = plan(PUBLISHED, machine, PlanRequest(memory_gb=target, max_context=window, **parts))
         return request_seconds(result.prefill_chunk, result.scaled_experts_per_layer)
 
     assert seconds(small + more) <= seconds(small) + 1e-9

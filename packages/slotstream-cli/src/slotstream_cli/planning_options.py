@@ -59,6 +59,15 @@ _OPTIONS = (
         show_default=True,
         help="Images: load the encoder on first use, reserve it at start, or refuse them.",
     ),
+    click.option(
+        "--mtp-experts",
+        type=click.Choice(["automatic", "resident", "streamed"]),
+        default="automatic",
+        envvar="SLOTSTREAM_MTP_EXPERTS",
+        show_default=True,
+        show_envvar=True,
+        help="Where the draft head's experts live.",
+    ),
 )
 
 
@@ -100,6 +109,7 @@ def make_request(
     max_ram_percent: float | None,
     mtp: Literal["auto", "on", "off"],
     vision: Literal["auto", "on", "off"],
+    mtp_experts: Literal["automatic", "resident", "streamed"] = "automatic",
     max_prefill_wait_minutes: float = 30.0,
 ) -> PlanRequest:
     """Return the planner's request for the values of `memory_options`."""
@@ -112,6 +122,7 @@ def make_request(
         max_context=max_context,
         mtp=mtp,
         vision=vision,
+        mtp_experts=mtp_experts,
         max_prefill_wait_minutes=max_prefill_wait_minutes,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from slotstream_planner.geometry import ModelGeometry
+from slotstream_planner.geometry import Compute, ModelGeometry
 from slotstream_planner.units import GB, MB, MIB, two_digit_ceiling
 
 __all__ = [
@@ -40,7 +40,9 @@ BASE_WINDOW_TOKENS: Final = 32_768
 _CAPACITY_STEP_TOKENS: Final = 1024
 _NGRAM_CACHE_BYTES: Final = 256 * MB
 _BUFFER_CACHE_BYTES: Final = 512 * MIB
-_PROCESS_BYTES: Final = 256 * MIB
+_PROCESS_BYTES: Final[dict[Compute, int]] = {"bf16": 256 * MIB, "float32": 128 * MIB}
+"""Interpreter and libraries. A process with MLX's CPU backend and a tiny model peaks at 70 to 84 MB."""
+
 _VOCABULARY_ENTRY_BYTES: Final = 1024
 _RETAINED_ENTRIES: Final = 3
 _STREAMED_DRAFT_SLOTS: Final = 64
@@ -95,7 +97,7 @@ def fixed_cost(geometry: ModelGeometry) -> FixedCost:
     ngram = min(_NGRAM_CACHE_BYTES, geometry.ngram_bytes)
     active = active_sequence_bytes(geometry, base_window(geometry))
     cache = buffer_cache_bytes(geometry)
-    process = _PROCESS_BYTES + geometry.vocabulary * _VOCABULARY_ENTRY_BYTES
+    process = _PROCESS_BYTES[geometry.compute] + geometry.vocabulary * _VOCABULARY_ENTRY_BYTES
     total = geometry.shared_resident_bytes + ngram + geometry.recurrent_bytes + active + cache + process
     return FixedCost(
         shared_bytes=geometry.shared_resident_bytes,

@@ -53,6 +53,6 @@ def published_geometry(name: str = PUBLISHED_MODEL, *, compute: Compute = "bf16"
         hidden=2560,
         kv_bytes_per_token=12 * (2 * 2 * 256 + 128) * itemsize,
         recurrent_bytes=36 * 48 * 128 * 128 * 4,
-        prefill_bytes_per_token=650_000 * itemsize,
+        prefill_bytes_per_token=1_300_000,
         built_in=True,
     )

@@ -154,7 +154,8 @@ def plan_to_text(plan: MemoryPlan) -> str:
     free = "nothing else running" if available == UNLIMITED_BYTES else f"{format_bytes(available or 0)} available"
     target = "set by the pool" if plan.target_bytes is None else format_bytes(plan.target_bytes)
     lines = [
-        f"{geometry.name} on {kind}: {format_bytes(machine.ram_bytes)} of memory, {free}",
+        f"{geometry.name} on {kind} ({machine.kind}, {machine.cores} cores): "
+        f"{format_bytes(machine.ram_bytes)} of memory, {free}; computes in {geometry.compute}",
         "",
         f"  target        {target} ({plan.source})",
         f"  expected peak {format_bytes(plan.expected_peak_bytes)}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from slotstream_core.diagnostics.footprints import FootprintSampler
+from slotstream_core.diagnostics.footprints import FootprintSampler, mlx_memory
 from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
 from slotstream_core.engine import Engine, load
 from slotstream_core.errors import ContextLengthExceeded, GenerationCancelled, RequestError
@@ -100,7 +100,7 @@ def check_context(directory: Path, check: ContextCheck, request: PlanRequest) ->
         with FootprintSampler() as sampler:
             revisits = list(_warm_up(engine, check, started_s))
             reply = _run(engine, _prompt(engine, check.tokens, 0), check, started_s)
-        samples = sampler.samples
+        samples, device = sampler.samples, mlx_memory()
         plan = engine.plan
     finished = reply.finished
     made = 0 if finished is None else finished.usage.completion_tokens
@@ -145,6 +145,8 @@ def check_context(directory: Path, check: ContextCheck, request: PlanRequest) ->
             "sampled_peak_bytes": samples.peak_bytes,
             "lifetime_peak_bytes": samples.lifetime_peak_bytes,
             "samples": samples.count,
+            **device,
+            "buffer_cache_limit_bytes": plan.buffer_cache_limit_bytes,
             "system_swapped_out_bytes": samples.swapped_out_bytes,
             **({"footprint_bytes": list(samples.every_bytes)} if check.keep_samples == "all" else {}),
         },

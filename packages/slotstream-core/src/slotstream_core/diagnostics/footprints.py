@@ -10,7 +10,7 @@ import psutil
 
 from slotstream_core.memory import footprint
 
-__all__ = ["FootprintSampler", "FootprintSamples"]
+__all__ = ["FootprintSampler", "FootprintSamples", "mlx_memory"]
 
 INTERVAL_S: Final = 0.02
 
@@ -73,6 +73,17 @@ class FootprintSampler:
     def _run(self) -> None:
         while not self._ending.wait(self._interval_s):
             self._seen.append(footprint().current_bytes)
+
+
+def mlx_memory() -> dict[str, int]:
+    """Return what MLX holds, held at most, and keeps for reuse, in bytes. Loads MLX."""
+    import mlx.core as mx
+
+    return {
+        "mlx_active_bytes": int(mx.get_active_memory()),
+        "mlx_peak_bytes": int(mx.get_peak_memory()),
+        "mlx_cache_bytes": int(mx.get_cache_memory()),
+    }
 
 
 def _swapped_out_bytes() -> int:
