@@ -72,3 +72,23 @@ def profile_for(tools: Sequence[ToolSpec], reasoning: Reasoning) -> Profile:
     if tools:
         return "agent"
     return "thinking" if reasoning.enabled else "ordinary"
+
+
+def window_limit(num_ctx: int | None, model: ModelFacts, *, path: str) -> int | None:
+    """Return the smaller window a client asks for.
+
+    Raises:
+        Refused: It is larger than the served one.
+    """
+    if num_ctx is not None and num_ctx > model.window_tokens:
+        raise invalid(
+            f"{path} is {num_ctx}, but the served window is {model.window_tokens} tokens; "
+            "leave it out, or serve a larger window with --max-context",
+            param=path,
+        )
+    return num_ctx
+
+
+def refuse_images(path: str) -> Refused:
+    """Return the refusal of an image, to be raised."""
+    return invalid(f"{path} is an image, and this server reads text only; send the request without images", param=path)
