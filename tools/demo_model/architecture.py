@@ -253,16 +253,15 @@ def balance_loss(routings: list[Routing]) -> Tensor:
     return total
 
 
-def draft_losses(
-    model: DemoModel, ids: Tensor, streams: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor, list[Routing]]:
-    """Loss of the first and the second draft, and the routings, from detached trunk streams.
+def draft_logits(model: DemoModel, ids: Tensor, streams: Tensor) -> tuple[Tensor, Tensor, list[Routing]]:
+    """Logits of the first and the second drafts [B, N, V] of rows 0 to N-1, and the head's routings.
+
+    Row t's first draft is about token t+2, its second about token t+3 given the true token t+2.
 
     Args:
         model: the model; its embedding and vocabulary head are used but get no gradient from here.
         ids: [B, T] token ids.
-        streams: [B, T, S*H] trunk streams before the final mixer.
-        weights: [B, T] float32, weight of each token as a target.
+        streams: [B, T, S*H] trunk streams before the final mixer; they get no gradient either.
     """
     head = model.mtp
     count = (ids.shape[1] - 3) // 8 * 8  # rows with a known second draft, a size that attention kernels like
@@ -273,11 +272,8 @@ def draft_losses(
     causal = torch.ones(count, count, dtype=torch.bool, device=device).tril()
     first_input = head.join(streams[:, :count].detach(), functional.embedding(ids[:, 1 : count + 1], table))
     layer = head.layers[0]
-    unused: list[Routing] = []
     with torch.no_grad():
-        first = decoder_layer(
-            layer, first_input, model.rotary(first_input, positions), causal[None, None], None, unused
-        )
+        first = decoder_layer(layer, first_input, model.rotary(first_input, positions), causal[None, None], None, [])
     # Second drafts read the keys of the first drafts before them and their own, as decoding does.
     second_input = head.join(first, functional.embedding(ids[:, 2 : count + 2], table))
     both = torch.cat([first_input, second_input], dim=1)
@@ -289,6 +285,18 @@ def draft_losses(
     routings: list[Routing] = []
     out = head.hyper_connection_mixer(decoder_layer(layer, both, rotary, mask[None, None], None, routings))
     logits = functional.linear(out, vocabulary)
-    first_loss = Parts.weighted_cross_entropy(logits[:, :count], ids[:, 2 : count + 2], weights[:, 2 : count + 2])
-    second_loss = Parts.weighted_cross_entropy(logits[:, count:], ids[:, 3 : count + 3], weights[:, 3 : count + 3])
-    return first_loss, second_loss, routings
+    return logits[:, :count], logits[:, count:], routings
+
+
+def draft_losses(
+    model: DemoModel, ids: Tensor, streams: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, list[Routing]]:
+    """Losses of the first and the second drafts, ``weights`` [B, T] of each token as a target, and the routings."""
+    first, second, routings = draft_logits(model, ids, streams)
+    ends = first.shape[1] + 2, first.shape[1] + 3
+    loss = Parts.weighted_cross_entropy
+    return (
+        loss(first, ids[:, 2 : ends[0]], weights[:, 2 : ends[0]]),
+        loss(second, ids[:, 3 : ends[1]], weights[:, 3 : ends[1]]),
+        routings,
+    )

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tools.demo_model.documents_io import read_documents
+from tools.demo_model.renaming import rename_words
 from tools.demo_model.rendering import END_OF_DOCUMENT, load_template, render_document
 
 ROW_TOKENS = 1024
@@ -72,10 +73,11 @@ def focus_mask(ids: Tokens, *, turn_start: int, turn_end: int, assistant: tuple[
     return mask
 
 
-def _start_worker(tokenizer_path: str) -> None:
+def _start_worker(tokenizer_path: str, words: list[str]) -> None:
     tokenizer = Tokenizer.from_file(tokenizer_path)
     _LOCAL["tokenizer"] = tokenizer
     _LOCAL["template"] = load_template()
+    _LOCAL["words"] = words
     _LOCAL["end"] = tokenizer.token_to_id(END_OF_DOCUMENT)
     _LOCAL["turn_start"] = tokenizer.token_to_id("<|im_start|>")
     _LOCAL["turn_end"] = tokenizer.token_to_id("<|im_end|>")
@@ -118,8 +120,12 @@ def shards_of(paths: list[Path], *, shard_bytes: int = 4_000_000) -> list[Shard]
 def _pack_shard(shard: Shard) -> dict[Group, tuple[int, Tokens]]:
     """Documents and packed rows of a shard, by group."""
     groups: dict[Group, list[tuple[Tokens, bool]]] = {}
+    rng = random.Random(f"rename {shard.path.parent.name} {shard.path.name} {shard.index}")
     for document in read_documents(shard.path, index=shard.index, count=shard.count):
-        groups.setdefault(group_of(document), []).append(_encode(document))
+        group = group_of(document)
+        if _LOCAL["words"] and group.split == "train":
+            document = rename_words(document, _LOCAL["words"], rng)
+        groups.setdefault(group, []).append(_encode(document))
     packed = {}
     for group, documents in groups.items():
         random.Random(f"{group.name} {shard.path.name} {shard.index}").shuffle(documents)
@@ -171,7 +177,9 @@ def pack_rows(documents: Iterable[tuple[Tokens, bool]], *, row_tokens: int = ROW
     return np.stack(rows) if rows else np.zeros((0, row_tokens), dtype=np.uint16)
 
 
-def prepare(paths: list[Path], *, tokenizer: Path, out: Path, workers: int, limits: dict[str, int]) -> dict[str, Any]:
+def prepare(
+    paths: list[Path], *, tokenizer: Path, out: Path, workers: int, limits: dict[str, int], words: list[str]
+) -> dict[str, Any]:
     """Write the packed rows and return the content of ``rows.json``.
 
     Args:
@@ -180,11 +188,12 @@ def prepare(paths: list[Path], *, tokenizer: Path, out: Path, workers: int, limi
         out: folder to write.
         workers: processes that tokenise.
         limits: most rows kept of a training group, by source.
+        words: spellings for the words that chats copy; empty leaves every document as it is.
     """
     out.mkdir(parents=True, exist_ok=True)
     parts: dict[Group, list[Tokens]] = {}
     documents: dict[Group, int] = {}
-    with multiprocessing.Pool(workers, _start_worker, (str(tokenizer / "tokenizer.json"),)) as pool:
+    with multiprocessing.Pool(workers, _start_worker, (str(tokenizer / "tokenizer.json"), words)) as pool:
         for packed in pool.imap(_pack_shard, shards_of(paths)):
             for group, (count, rows) in packed.items():
                 parts.setdefault(group, []).append(rows)
@@ -213,7 +222,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", action="append", default=[], metavar="SOURCE=ROWS")
+    parser.add_argument("--rename", type=Path, metavar="WORDS", help="rename copied words with these, one a line")
     arguments = parser.parse_args()
+    words = arguments.rename.read_text(encoding="utf-8").split() if arguments.rename else []
     limits = {name: int(rows) for name, rows in (item.split("=") for item in arguments.limit)}
     summary = prepare(
         arguments.documents,
@@ -221,6 +232,7 @@ def main() -> None:
         out=arguments.out,
         workers=arguments.workers,
         limits=limits,
+        words=words,
     )
     for name, count in summary["groups"].items():
         print(f"{name:40} {count['documents']:8} documents {count['rows']:7} rows")
