@@ -34,7 +34,7 @@ $(UV):
 setup: .venv/.synced-$(BACKEND)
 
 demo: setup
-	.venv/bin/slotstream run --prompt "Tell me a short story about a fox who lost its hat."
+	.venv/bin/slotstream run --prompt "Tell me a short story about a fox who lost its hat." --seed 1 --max-tokens 400
 
 test: setup
 	$(RUN) -m pytest -q

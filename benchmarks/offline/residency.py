@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-import slotstream_demo
+from benchmarks.demo import demo_directory
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.experts import ExpertLayout, Experts, ResidentExperts, StoredExperts, StreamedExperts, choose_lanes
+from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.generation.decoding import logits_row
-from slotstream_core.loading import EXPERTS_MODULE
 from slotstream_core.models.base import Model
 from slotstream_core.models.registry import build_model
 
@@ -43,7 +43,7 @@ class Build:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, default=slotstream_demo.checkpoint_directory(), help="default: the demo")
+    parser.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
     parser.add_argument("--tokens", type=int, default=48, help="tokens decoded a round")
     parser.add_argument("--prompt", type=int, default=64, help="prompt tokens")
     parser.add_argument("--rounds", type=int, default=9)
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     with ExitStack() as opened:
-        builds = open_builds(opened, options.model, options.shares)
+        builds = open_builds(opened, options.model or demo_directory(), options.shares)
         rates = measure(builds, prompt=options.prompt, tokens=options.tokens, rounds=options.rounds)
     decode = {name: statistics.median(pair[1] for pair in pairs) for name, pairs in rates.items()}
     prefill = {name: statistics.median(pair[0] for pair in pairs) for name, pairs in rates.items()}
@@ -78,15 +78,17 @@ def open_builds(opened: ExitStack, directory: Path, shares: Sequence[float]) -> 
     builds = []
     for share in [None, 1.0, *shares]:
         checkpoint = opened.enter_context(Checkpoint.open(directory))
-        modules = [EXPERTS_MODULE.format(layer=layer) for layer in range(checkpoint.config.num_hidden_layers)]
+        modules = trunk_modules(checkpoint.config.num_hidden_layers)
         layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
-        source = StoredExperts(layout)
+        source = opened.enter_context(StoredExperts(layout))
         experts: ResidentExperts | StreamedExperts
         if share is None:
             experts = ResidentExperts(source, lane_count=lanes)
         else:
             slots = int(layout.record_count * share)
             experts = opened.enter_context(StreamedExperts(source, slot_count=slots, lane_count=lanes))
+            if share == 1.0:
+                experts.load_all()
         model = opened.enter_context(build_model(checkpoint, experts, backend))
         name = PLAIN if share is None else f"pool of {share:.1%}"
         builds.append(Build(name=name, model=model, experts=experts))

@@ -32,6 +32,7 @@ with load(sys.argv[1], request=PlanRequest(pool_gb=float(sys.argv[2]), max_conte
     *_, last = engine.generate(list(range(300, 300 + int(sys.argv[3]))), sampling=SamplingParams(seed=1),
                                max_tokens=int(sys.argv[4]))
     assert isinstance(last, Finished)
+    print(*engine.plan.ledger.lines, sep="\\n", file=sys.stderr)
     print(json.dumps({
         "plan_peak_bytes": engine.plan.expected_peak_bytes, "pool_bytes": engine.plan.pool_bytes,
         "peak_bytes": footprint().peak_bytes, "loaded_bytes": after_load,

@@ -68,7 +68,9 @@ def networked(packaged: Packaged, server: FileServer, monkeypatch: pytest.Monkey
 def test_pull_demo_unpacks_the_installed_package_into_its_place(packaged: Packaged, tmp_path: pathlib.Path) -> None:
     result = CliRunner().invoke(main, ["pull", "demo"])
     assert result.exit_code == 0, result.output
-    assert same_files(packaged.model, tmp_path / "home" / ".slotstream" / "models" / "demo")
+    (place,) = (tmp_path / "home" / ".slotstream" / "models").iterdir()
+    assert place.name.startswith("demo-")  # and the version, so that another demo never meets these files
+    assert same_files(packaged.model, place)
     assert "ready in" in result.stderr
 
 

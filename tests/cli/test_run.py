@@ -130,6 +130,18 @@ def test_an_installed_real_model_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_
     assert choose_model("qwen3.8-flash-next").directory == directory
 
 
+def test_the_demo_streams_a_quarter_of_its_experts_and_says_so(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, demo_root: Path
+) -> None:
+    monkeypatch.setenv("SLOTSTREAM_ROOT_DIR", str(demo_root))
+    result = invoke("run", "--prompt", "What is 2 plus 3?", "--greedy", "--max-tokens", "12")
+    assert result.exit_code == 0, result.stderr
+    assert "128 of 512 experts fit in the pool (25%" in result.stderr
+    assert "5" in result.stdout
+    everything = invoke("run", "--prompt", "What is 2 plus 3?", "--greedy", "--max-tokens", "12", "--pool-gb", "1")
+    assert everything.stdout == result.stdout
+
+
 def run_command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "slotstream_cli", *(str(item) for item in arguments)]
 

@@ -28,7 +28,7 @@ SURFACE = {
         "Usage",
         "load",
     ],
-    "slotstream_demo": ["checkpoint_directory"],
+    "slotstream_demo": ["package_directory"],
     "slotstream_serve": [
         "Limits",
         "ModelFacts",

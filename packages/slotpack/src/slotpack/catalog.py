@@ -69,11 +69,15 @@ class CatalogModel:
         return all(base.startswith("file:") for base in self.package_bases)
 
 
-def models_root() -> pathlib.Path:
-    """Return the directory that holds models by default: `models` below SLOTSTREAM_ROOT_DIR, or below ~/.slotstream."""
+def root_directory() -> pathlib.Path:
+    """Return where models and state live: SLOTSTREAM_ROOT_DIR, or ~/.slotstream."""
     configured = os.environ.get("SLOTSTREAM_ROOT_DIR")
-    root = pathlib.Path(configured).expanduser() if configured else pathlib.Path.home() / ".slotstream"
-    return root / "models"
+    return pathlib.Path(configured).expanduser() if configured else pathlib.Path.home() / ".slotstream"
+
+
+def models_root() -> pathlib.Path:
+    """Return the directory that holds models by default."""
+    return root_directory() / "models"
 
 
 def default_directory(model: CatalogModel) -> pathlib.Path:
@@ -154,7 +158,8 @@ def find_model(name: str) -> CatalogModel:
         bundle = find_bundle()
         if bundle is None:
             raise UnknownModel("the demo model is not installed; install the package slotstream-demo")
-        return model_from_package(bundle, name=DEMO_MODEL, directory_name="demo")
+        version = hash_file(bundle / MANIFEST_NAME)[:12]
+        return model_from_package(bundle, name=DEMO_MODEL, directory_name=f"demo-{version}")
     raise UnknownModel(f"there is no model named {name!r}; the catalog has {DEFAULT_MODEL} and {DEMO_MODEL}")
 
 

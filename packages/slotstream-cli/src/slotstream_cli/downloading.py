@@ -111,9 +111,22 @@ class PlainDisplay:
             click.echo(f"-- {describe(progress)}", err=True)
 
 
+class QuietDisplay:
+    """One line for a model that came with the installation: unpacking takes a moment and no network."""
+
+    def __init__(self, name: str) -> None:
+        click.echo(f"-- unpacking the model {name}", err=True)
+
+    def __call__(self, progress: PullProgress) -> None:
+        """Show nothing more."""
+
+
 @contextlib.contextmanager
-def display() -> Iterator["PlainDisplay | LiveDisplay"]:
-    """A live bar on a terminal, plain lines anywhere else."""
+def display(*, unpacking: str | None = None) -> Iterator["PlainDisplay | LiveDisplay | QuietDisplay"]:
+    """A live bar on a terminal, plain lines anywhere else; one line when a model of that name is only unpacked."""
+    if unpacking is not None:
+        yield QuietDisplay(unpacking)
+        return
     if not sys.stderr.isatty():
         yield PlainDisplay()
         return
@@ -166,8 +179,10 @@ def download(model: CatalogModel, directory: pathlib.Path, options: PullOptions)
         click.ClickException: When the model cannot be completed.
     """
     cancel = Cancellation()
+    is_local = model.is_bundled and not (options.compressed_sources or options.raw_sources)
+    unpacking = model.name if is_local else None
     try:
-        with stopping_on_sigterm(cancel) as terminated, display() as show:
+        with stopping_on_sigterm(cancel) as terminated, display(unpacking=unpacking) as show:
             report = pull(model, directory, options=options, progress=show, cancel=cancel)
     except (PullCancelled, KeyboardInterrupt):
         click.echo("-- stopped; the same command continues from the verified bytes", err=True)

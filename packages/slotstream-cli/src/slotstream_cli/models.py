@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-import slotstream_demo
+from slotpack import catalog
 
-DEMO_NAME = "demo"
-PUBLISHED_NAME = "qwen3.8-flash-next:4bit"
-PUBLISHED_DIRECTORY = "qwen38-flash-next-mlx-4bit"
-PUBLISHED_NAMES = frozenset({PUBLISHED_NAME, "qwen3.8-flash-next", "qwen3.8-flash-next:latest", PUBLISHED_DIRECTORY})
+DEMO_NAME = catalog.DEMO_MODEL
+PUBLISHED_NAME = catalog.DEFAULT_MODEL
+PUBLISHED_NAMES = frozenset(
+    {PUBLISHED_NAME, "qwen3.8-flash-next", "qwen3.8-flash-next:latest", "qwen38-flash-next-mlx-4bit"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,56 +30,55 @@ class ModelChoice:
     note: str | None = None
 
 
-def root_directory() -> Path:
-    """Return where models and state live: `SLOTSTREAM_ROOT_DIR`, or `~/.slotstream`."""
-    configured = os.environ.get("SLOTSTREAM_ROOT_DIR")
-    return Path(configured).expanduser() if configured else Path.home() / ".slotstream"
-
-
 def published_directory() -> Path:
     """Return where the published model is or will be installed."""
-    return root_directory() / "models" / PUBLISHED_DIRECTORY
+    return catalog.default_directory(catalog.find_model(PUBLISHED_NAME))
 
 
-def demo_directory() -> Path:
-    """Return the demo model's directory; where it ships as a package, it is unpacked at the first use."""
-    from slotpack.catalog import find_bundle
-
-    return slotstream_demo.checkpoint_directory() if find_bundle() is None else _offer_download(DEMO_NAME)
-
-
-def _offer_download(name: str) -> Path:
-    """Return a catalog model's directory, downloading it if a person agrees."""
-    from slotpack.catalog import find_model
-    from slotstream_cli.downloading import ensure_downloaded, options_from
-
-    return ensure_downloaded(find_model(name), options_from(os.environ))
+def is_installed(directory: Path) -> bool:
+    """Whether a directory holds a checkpoint, complete or not; loading it tells."""
+    return (directory / "config.json").is_file()
 
 
 def choose_model(value: str | None) -> ModelChoice:
     """Return the model for a `--model` value: a name, a directory, or nothing.
 
+    The demo is unpacked at its first use; the published model is offered for download on a terminal.
+
     Raises:
-        click.ClickException: The value names no model that is here.
+        click.ClickException: The value names no model that is here or can be had.
     """
-    installed = published_directory()
     if value is None:
-        if (installed / "config.json").is_file():
-            return ModelChoice(name=PUBLISHED_NAME, directory=installed)
+        if is_installed(published_directory()):
+            return ModelChoice(name=PUBLISHED_NAME, directory=published_directory())
         return ModelChoice(
             name=DEMO_NAME,
-            directory=demo_directory(),
+            directory=ready(DEMO_NAME),
             note=f"{PUBLISHED_NAME} is not installed, so the demo model answers; `slotstream pull` gets the real one",
         )
     if value == DEMO_NAME:
-        return ModelChoice(name=DEMO_NAME, directory=demo_directory())
+        return ModelChoice(name=DEMO_NAME, directory=ready(DEMO_NAME))
     if value in PUBLISHED_NAMES:
-        if not (installed / "config.json").is_file():
-            _offer_download(PUBLISHED_NAME)
-        return ModelChoice(name=PUBLISHED_NAME, directory=installed)
+        return ModelChoice(name=PUBLISHED_NAME, directory=ready(PUBLISHED_NAME))
     directory = Path(value).expanduser()
     if directory.is_dir():
         return ModelChoice(name=directory.resolve().name, directory=directory)
     raise click.ClickException(
         f"{value!r} is neither a directory nor a model name; names are {DEMO_NAME} and {PUBLISHED_NAME}"
     )
+
+
+def ready(name: str) -> Path:
+    """Return the directory of a catalog model, unpacking or offering the download when it is not there.
+
+    Raises:
+        click.ClickException: It is not there and cannot be had without asking.
+        slotpack.SlotpackError: The model or its package is unknown or broken.
+    """
+    model = catalog.find_model(name)
+    directory = catalog.default_directory(model)
+    if not model.is_bundled and is_installed(directory):
+        return directory  # present, perhaps without optional files; loading checks it completely
+    from slotstream_cli.downloading import ensure_downloaded, options_from  # brings httpx and rich: only when needed
+
+    return ensure_downloaded(model, options_from(os.environ), directory=directory)

@@ -44,6 +44,13 @@ class Backend:
         """`compute_dtype` by its safetensors name."""
         return "F32" if self.kind == "cpu" else "BF16"
 
+    def working_set_bytes(self) -> int | None:
+        """Return how much memory Metal recommends that a process uses; None elsewhere or when it is unknown."""
+        if self.kind != "metal":
+            return None
+        size = _load_mlx().device_info().get("max_recommended_working_set_size")
+        return int(size) if isinstance(size, int) and size > 0 else None
+
     @staticmethod
     def detect() -> Backend:
         """Ask the installed MLX what it runs on.

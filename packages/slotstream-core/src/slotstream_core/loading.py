@@ -11,13 +11,13 @@ from types import TracebackType
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import PlanError
-from slotstream_core.experts import ExpertLayout, StoredExperts, StreamedExperts, choose_lanes
+from slotstream_core.experts import ExpertLayout, StoredExperts, StreamedExperts, choose_lanes, prefers_direct
+from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.memory import cap_buffer_cache
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
 from slotstream_core.models.registry import build_model
 from slotstream_planner import Machine, MemoryPlan, ModelGeometry, PlanRequest, plan
-
-EXPERTS_MODULE = "language_model.model.layers.{layer}.mlp.switch_mlp"
+from slotstream_planner.sensors import read_nvidia_memory
 
 
 class LoadedModel:
@@ -79,17 +79,13 @@ def load_model(
         backend = Backend.detect()
         if memory_plan is None:
             memory_plan = plan_here(directory, backend, request or PlanRequest())
-        layout = ExpertLayout.from_checkpoint(
-            checkpoint,
-            [EXPERTS_MODULE.format(layer=layer) for layer in range(checkpoint.config.num_hidden_layers)],
-            float_name=backend.float_name,
-        )
+        modules = trunk_modules(checkpoint.config.num_hidden_layers)
+        layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
         _check_plan(memory_plan, layout)
         cap_buffer_cache(memory_plan.buffer_cache_limit_bytes)
         lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
-        experts = resources.enter_context(
-            StreamedExperts(StoredExperts(layout), slot_count=memory_plan.pool_slots, lane_count=lanes)
-        )
+        source = resources.enter_context(StoredExperts(layout, direct=_reads_past_cache(memory_plan, layout)))
+        experts = resources.enter_context(StreamedExperts(source, slot_count=memory_plan.pool_slots, lane_count=lanes))
         model = resources.enter_context(build_model(checkpoint, experts, backend))
         return LoadedModel(
             checkpoint=checkpoint, experts=experts, model=model, plan=memory_plan, resources=resources.pop_all()
@@ -104,7 +100,27 @@ def plan_here(directory: Path, backend: Backend, request: PlanRequest) -> Memory
     """
     geometry = ModelGeometry.from_checkpoint(directory, compute="float32" if backend.kind == "cpu" else "bf16")
     usable = dataclasses.replace(request, mtp="off", lookahead="off", vision="off", prefix_cache="off")
-    return plan(geometry, Machine.current(), usable)
+    return plan(geometry, machine_here(backend), usable)
+
+
+def machine_here(backend: Backend) -> Machine:
+    """Return this machine as the backend sees it: Metal's working set, or a CUDA device's memory.
+
+    Raises:
+        slotstream_planner.MachineError: The memory sensors cannot be read.
+    """
+    if backend.kind == "metal":
+        return Machine.current(working_set_bytes=backend.working_set_bytes())
+    if backend.kind == "cuda" and (device := read_nvidia_memory()) is not None:
+        return Machine.current(accelerator_bytes=device.total_bytes, accelerator_available_bytes=device.free_bytes)
+    return Machine.current()
+
+
+def _reads_past_cache(memory_plan: MemoryPlan, layout: ExpertLayout) -> bool:
+    """Whether expert reads should avoid the page cache: when what the plan leaves free cannot hold the experts."""
+    machine = memory_plan.machine
+    available = machine.available_bytes if machine.available_bytes is not None else machine.ram_bytes
+    return prefers_direct(layout, available_bytes=available - memory_plan.expected_peak_bytes)
 
 
 def _check_plan(memory_plan: MemoryPlan, layout: ExpertLayout) -> None:

@@ -1,10 +1,10 @@
-"""A small trained mixture-of-experts checkpoint, shipped as data.  What it is: `model/README.md`."""
+"""A small trained mixture-of-experts model, shipped as a Slotpack package.  What it is: `MODEL_CARD.md`."""
 
 from pathlib import Path
 
-__all__ = ["checkpoint_directory"]
+__all__ = ["package_directory"]
 
 
-def checkpoint_directory() -> Path:
-    """Return the directory of the demo checkpoint; read-only, valid while the package is installed."""
-    return Path(__file__).parent / "model"
+def package_directory() -> Path:
+    """Return the directory of the model's Slotpack package; read-only, valid while this package is installed."""
+    return Path(__file__).parent / "package"

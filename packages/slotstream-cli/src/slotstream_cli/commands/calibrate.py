@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from slotstream_cli.models import choose_model, root_directory
+from slotpack.catalog import root_directory
+from slotstream_cli.models import choose_model
 
 
 @click.command("calibrate")

@@ -83,7 +83,7 @@ def _diagnose(
     probe_seconds: float,
 ) -> Diagnosis:
     """Run the planner's diagnosis; imported here so that `--help` does not load it."""
-    from slotstream_cli.models import root_directory
+    from slotpack.catalog import root_directory
     from slotstream_planner import PlannerError
     from slotstream_planner.diagnosis import diagnose
     from slotstream_planner.hitcurves import profile_path, read_profile

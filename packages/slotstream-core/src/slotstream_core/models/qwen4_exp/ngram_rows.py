@@ -46,7 +46,7 @@ class _Piece:
 
     dtype: str
     row_bytes: int
-    files: tuple[tuple[int, int, str], ...]  # (descriptor, offset, name) a shard
+    files: tuple[tuple[int, int, str], ...]  # (descriptor, offset, "file: tensor") a shard
 
 
 class NgramTable:
@@ -125,7 +125,7 @@ def _piece(checkpoint: Checkpoint, shards: Sequence[str], part: str) -> _Piece:
                 f"unlike {shards[0]}.{part} ({first.dtype}, {row_bytes} bytes a row); convert the checkpoint again"
             )
         extent = checkpoint.extent(name)
-        files.append((extent.fd, extent.offset, name))
+        files.append((extent.fd, extent.offset, f"{extent.path.name}: {name}"))
     return _Piece(dtype=first.dtype, row_bytes=row_bytes, files=tuple(files))
 
 

@@ -1,0 +1,41 @@
+"""The documentation's Python runs as it stands."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = ["README.md", "docs/library.md"]
+
+
+def blocks() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for number, match in enumerate(re.finditer(r"```python\n(.*?)```", text, re.DOTALL)):
+            found.append((f"{page}#{number}", match[1]))
+    return found
+
+
+@pytest.mark.parametrize(("name", "code"), blocks(), ids=[name for name, _ in blocks()])
+def test_an_example_of_the_docs_runs(demo_root: pathlib.Path, name: str, code: str) -> None:
+    environment = {**os.environ, "SLOTSTREAM_ROOT_DIR": str(demo_root)}
+    command = [sys.executable, "-W", "error", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+
+
+def test_pages_hold_examples() -> None:
+    assert {name.split("#")[0] for name, _ in blocks()} == set(PAGES)
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md")), ids=str)
+def test_every_relative_link_leads_somewhere(page: pathlib.Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
