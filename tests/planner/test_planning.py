@@ -203,9 +203,31 @@ def test_pool_gigabytes_become_whole_slots() -> None:
 
 
 def test_a_budget_below_the_floor_names_the_number_that_works() -> None:
-    with pytest.raises(InsufficientMemory, match=r"use --memory-gb 8\.1 or more"):
+    with pytest.raises(InsufficientMemory, match=r"use --memory-gb 8\.1 or more, up to 512"):
         plan(GEOMETRY, ROOMY, PlanRequest(memory_gb=8.0))
     assert plan(GEOMETRY, ROOMY, PlanRequest(memory_gb=8.1)).pool_slots == 640
+
+
+@pytest.mark.parametrize("window", [32_768, 65_536, 131_072, 262_144])
+@pytest.mark.parametrize("parts", [{}, {"mtp": "on"}, {"vision": "on", "mtp": "off"}])
+def test_the_budget_a_refusal_names_works_and_a_step_less_does_not(window: int, parts: dict[str, str]) -> None:
+    def at(target: float) -> MemoryPlan:
+        return plan(GEOMETRY, ROOMY, PlanRequest(memory_gb=target, max_context=window, **parts))  # type: ignore[arg-type]
+
+    with pytest.raises(InsufficientMemory) as caught:
+        at(8.0)
+    named = float(str(caught.value).split("--memory-gb ")[-1].split()[0])
+    assert at(named).window_tokens == window
+    with pytest.raises(InsufficientMemory):
+        at(named - 0.1)
+
+
+def test_a_refused_window_names_the_largest_that_works() -> None:
+    machine = simulate(16)
+    with pytest.raises(InsufficientMemory, match=r"use --max-context \d+ or less") as caught:
+        plan(GEOMETRY, machine, PlanRequest(max_context=262_144))
+    named = int(str(caught.value).split("--max-context ")[-1].split()[0])
+    assert plan(GEOMETRY, machine, PlanRequest(max_context=named)).window_tokens == named
 
 
 def test_an_adaptive_limit_is_never_exceeded_and_may_pass_the_ordinary_ceiling() -> None:

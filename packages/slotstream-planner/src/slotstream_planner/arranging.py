@@ -22,7 +22,7 @@ from slotstream_planner.charges import (
     transient_bytes,
     vision_bytes,
 )
-from slotstream_planner.errors import InsufficientMemory, MachineError
+from slotstream_planner.errors import InsufficientMemory
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.ledger import MemoryLedger
 from slotstream_planner.machine import Machine
@@ -276,34 +276,22 @@ def check_fit(arrangement: Arrangement, geometry: ModelGeometry, machine: Machin
     """Refuse an arrangement whose peak exceeds its target or what the machine can give now.
 
     Raises:
-        InsufficientMemory: It does not fit; the message names the amount that is missing and what to change.
+        InsufficientMemory: It does not fit; the message names the amounts.
         MachineError: Available memory could not be read.
     """
     peak, target = arrangement.ledger.expected_peak_bytes, arrangement.target_bytes
     if target is not None and peak > target:
-        need = peak + 0
         raise InsufficientMemory(
-            f"a {arrangement.window}-token window of {geometry.name} needs {format_bytes(need)} even with the "
-            f"smallest pool and the target is {format_bytes(target)}; raise the target to {need / 1e9:.1f} GB or more, "
-            "or give a smaller --max-context",
-            required_bytes=need,
+            f"a {arrangement.window}-token window of {geometry.name} needs {format_bytes(peak)} with the smallest pool "
+            f"and the target is {format_bytes(target)}",
+            required_bytes=peak,
             available_bytes=target,
         )
-    if machine.available_bytes is None:
-        raise MachineError("available memory could not be read, so no plan can be checked against it")
     usable = machine.usable_bytes
     if peak > usable:
         raise InsufficientMemory(
             f"this plan of {geometry.name} needs {format_bytes(peak)} and the machine can give {format_bytes(usable)} "
-            f"now ({format_bytes(machine.ram_bytes)} of memory, {format_bytes(machine.slack_bytes)} kept free); "
-            + _advice(arrangement, geometry, usable),
+            f"now ({format_bytes(machine.ram_bytes)} of memory, {format_bytes(machine.slack_bytes)} kept free)",
             required_bytes=peak,
             available_bytes=usable,
         )
-
-
-def _advice(arrangement: Arrangement, geometry: ModelGeometry, usable: int) -> str:
-    least = minimum_target_bytes(geometry)
-    if usable >= least:
-        return f"use --memory-gb {usable // 10**8 / 10:g} or less, or a smaller --max-context"
-    return f"the smallest plan needs {format_bytes(least)}: close other programs or use a smaller model"

@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from slotstream_planner.arranging import Arrangement, DraftState
 from slotstream_planner.calibration import MEASURED_EXPERTS_LIMIT, decode_tok_s, prefill_tok_s
+from slotstream_planner.errors import InsufficientMemory
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.ledger import MemoryLedger
 from slotstream_planner.machine import Machine
 from slotstream_planner.prefill import estimate_prefill_seconds
+from slotstream_planner.remedies import with_remedy
 from slotstream_planner.request import PlanRequest, PlanSource, validate_request
 from slotstream_planner.splitting import scaled_experts
 from slotstream_planner.units import GB, MIB
@@ -171,18 +173,21 @@ def plan(geometry: ModelGeometry, machine: Machine, request: PlanRequest | None 
 
     Raises:
         InvalidRequest: The options make no sense for this model.
-        InsufficientMemory: Nothing that was asked for fits; carries the numbers that would.
+        InsufficientMemory: What was asked for does not fit; the message names what would, planned and verified.
         MachineError: Available memory could not be read.
     """
     request = request or PlanRequest()
     validate_request(request, geometry)
     choice: WindowChoice | None = None
-    if request.max_context == "auto":
-        choice = choose_window(geometry, machine, request)
-        arrangement, notes = choice.arrangement, choice.arrangement.notes + choice.notes
-    else:
-        arrangement = arrange_window(geometry, machine, request, request.max_context)
-        notes = arrangement.notes
+    try:
+        if request.max_context == "auto":
+            choice = choose_window(geometry, machine, request)
+            arrangement, notes = choice.arrangement, choice.arrangement.notes + choice.notes
+        else:
+            arrangement = arrange_window(geometry, machine, request, request.max_context)
+            notes = arrangement.notes
+    except InsufficientMemory as error:
+        raise with_remedy(error, geometry, machine, request) from error
     return MemoryPlan(
         geometry=geometry,
         machine=machine,

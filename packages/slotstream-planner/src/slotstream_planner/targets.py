@@ -98,7 +98,7 @@ def process_target(geometry: ModelGeometry, machine: Machine, request: PlanReque
     if limit is not None and target < least:
         raise InsufficientMemory(
             f"under this limit the process may take {format_bytes(max(0, target))} now and {geometry.name} needs "
-            f"{format_bytes(least)}; free memory or use a smaller model",
+            f"{format_bytes(least)}",
             required_bytes=least,
             available_bytes=max(0, target),
         )
@@ -124,7 +124,7 @@ def _fixed_budget(target: int, least: int, geometry: ModelGeometry, machine: Mac
 def _below_floor(option: str, wanted: int, least: int, geometry: ModelGeometry) -> InsufficientMemory:
     return InsufficientMemory(
         f"{option} gives {format_bytes(wanted)} and the smallest pool of {geometry.name} needs a process of "
-        f"{format_bytes(least)}; use {option} {least / GB:g} or more",
+        f"{format_bytes(least)}",
         required_bytes=least,
         available_bytes=wanted,
     )
