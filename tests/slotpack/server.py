@@ -57,6 +57,7 @@ class FileServer:
         self.release = threading.Event()
         self.held = threading.Event()
         self.sign: int | None = None
+        self.endless_mib = 0
         self.on_request: Callable[[Seen], None] | None = None
         self._tokens: dict[str, int] = {}
         self._faults: list[tuple[Fault, list[int]]] = []
@@ -156,8 +157,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
-        self.send_header("Content-Length", "0")
+        if "Transfer-Encoding" not in headers:
+            self.send_header("Content-Length", "0")
         self.end_headers()
+        if "Transfer-Encoding" in headers:
+            self._send_endless()
+
+    def _send_endless(self) -> None:
+        """Send chunks until the client has had enough, 256 MiB at most."""
+        files: FileServer = self.server.files  # type: ignore[attr-defined]
+        self.close_connection = True
+        try:
+            for _ in range(256):
+                self.wfile.write(b"100000\r\n" + bytes(2**20) + b"\r\n")
+                files.endless_mib += 1
+        except OSError:
+            pass
 
     def _send(self, files: FileServer, data: bytes, fault: Fault | None) -> None:
         kind = fault.kind if fault is not None else None

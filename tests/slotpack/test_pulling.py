@@ -15,7 +15,7 @@ from slotpack.progress import PullProgress
 from slotpack.pulling import PullOptions, PullReport, TransportName, choose_transport, pull, verify_directory
 from tests.slotpack.clocks import FakeClock
 from tests.slotpack.models import Packaged, same_files
-from tests.slotpack.server import Fault, FileServer, serving
+from tests.slotpack.server import Fault, FileServer, Seen, serving
 
 
 @pytest.fixture
@@ -403,3 +403,39 @@ def test_options_that_cannot_be_followed_are_refused(
 def test_a_directory_that_cannot_be_made_is_refused(packaged: Packaged, place: str) -> None:
     with pytest.raises(PullError, match=place):
         pull(packaged.entry, place)
+
+
+def test_an_optional_file_that_fails_while_others_of_its_objects_are_fetched_leaves_nothing(
+    packaged: Packaged, server: FileServer, tmp_path: pathlib.Path
+) -> None:
+    """Fixed by the original in 0.2.10: a fallback wrote into an optional file that had been given up."""
+    for entry in parse_manifest((packaged.package / MANIFEST_NAME).read_bytes()).objects:
+        if entry.ranges[0].file == "mtp.safetensors":
+            (packaged.package / entry.path).unlink()
+    server.fail(Fault(path="/model/mtp", kind="hold", after_bytes=1))
+    server.fail(Fault(path="/model/mtp", kind="status", status=404, times=99))
+
+    def watch(seen: Seen) -> None:
+        if len(server.paths("/model/mtp")) > 1:
+            server.release.set()
+
+    server.on_request = watch
+    report = pull(remote(packaged, server), tmp_path / "copy", options=options(connections=2))
+    assert list(report.skipped) == ["mtp.safetensors"]
+    assert same_files(packaged.model, tmp_path / "copy", without=("mtp.safetensors",))
+
+
+def test_metadata_names_taken_by_special_files_are_replaced_or_reported(
+    packaged: Packaged, server: FileServer, tmp_path: pathlib.Path
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    os.mkfifo(copy / ".slotpack-state.json")
+    (copy / ".slotpack-manifest.json").symlink_to(tmp_path / "elsewhere")
+    pull(remote(packaged, server), copy, options=options())
+    assert same_files(packaged.model, copy)
+    assert not (tmp_path / "elsewhere").exists()
+    (copy / "config.json").unlink()
+    (copy / ".slotpack-manifest.json").mkdir()
+    with pytest.raises(PullError, match="copy"):
+        pull(remote(packaged, server), copy, options=options())

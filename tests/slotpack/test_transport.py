@@ -178,6 +178,16 @@ def test_a_redirect_that_cannot_be_followed_is_refused(server: FileServer, clien
         client.fetch(server)
 
 
+def test_a_redirect_with_an_endless_body_is_not_read(
+    server: FileServer, client: Client, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "elsewhere").write_bytes(BODY)
+    endless = {"Location": "/elsewhere", "Transfer-Encoding": "chunked"}
+    server.fail(Fault(path="object", kind="status", status=302, headers=endless))
+    assert client.fetch(server) == BODY
+    assert server.endless_mib < 32
+
+
 def test_a_redirect_loop_ends(server: FileServer, client: Client) -> None:
     server.fail(Fault(path="object", kind="status", status=302, headers={"Location": "/b"}, times=99))
     server.fail(Fault(path="/b", kind="status", status=302, headers={"Location": "/object"}, times=99))

@@ -73,9 +73,9 @@ def _pack(arguments: argparse.Namespace) -> None:
         optional=arguments.optional,
         progress=show,
     )
-    saved = 100 * (1 - report.object_bytes / max(1, report.model_bytes))
+    share = 100 * report.object_bytes / max(1, report.model_bytes)
     print(f"{report.model_bytes:,} bytes in {len(report.manifest.files)} files")
-    print(f"{report.object_bytes:,} bytes in {len(report.manifest.objects)} objects ({saved:.2f}% fewer)")
+    print(f"{report.object_bytes:,} bytes in {len(report.manifest.objects)} objects ({share:.2f}% of it)")
     print(f"manifest {report.manifest.digest}")
 
 

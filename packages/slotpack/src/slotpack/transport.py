@@ -240,7 +240,8 @@ class Connection:
                     return self._read(request, response)
                 url = _redirect_target(request, url, response)
                 self._redirects.put(request.url, url)
-                response.read()
+                if response.headers.get("content-length") == "0":
+                    response.read()  # keeps the connection; any other body is left behind with it
         raise TransferError(f"{_shown(request.url)} redirects more than {MAX_REDIRECTS} times")
 
     def _check_status(self, request: Request, response: httpx.Response, *, through_redirect: bool) -> None:
