@@ -1,6 +1,7 @@
 """`slotstream serve` from the outside."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from slotstream_cli.commands.serve import terminated_softly
 from tests.cli.conftest import Invoke
 
 
@@ -62,3 +64,20 @@ def test_it_serves_until_a_signal_stops_it(tiny_model: Path, tmp_path: Path, num
     assert (status["context_window"], status["idle_exit_minutes"]) == (512, 30)
     assert signal.Signals(number).name in rest
     assert "Traceback" not in rest
+
+
+def test_sigterm_while_the_model_loads_ends_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("slotstream.serve.test")
+    caplog.set_level(logging.INFO, log.name)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, terminated_softly(log):
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 143
+    assert "stopped by SIGTERM" in caplog.text
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_help_needs_no_model(invoke: Invoke) -> None:
+    result = invoke("serve", "--help")
+    assert result.exit_code == 0
+    assert "SLOTSTREAM_API_KEY" in result.stdout

@@ -307,6 +307,7 @@ class Runner:
             self._run(self._engine, ticket)
             with self._condition:
                 self._running = None
+            del ticket  # while the thread waits for the next one, nothing holds the last one's prompt
         if self._closes_engine:
             self._engine.close()
 

@@ -82,7 +82,7 @@ class GatedDeltaLayer:
         self._unit = RmsNorm(lengths, KEY_EPS / self._key_dim, composed=weights.host is not None)
         self._norm = weights.norm(f"{prefix}.norm.weight", self._eps)
         self._output = weights.projection(f"{prefix}.out_proj")
-        mx.eval(self._kernel, self._rate, self._zeros)
+        mx.eval(self._kernel, self._rate, self._zeros, self._dt_bias)
 
     def new_state(self) -> DeltaState:
         """The state before the first token."""

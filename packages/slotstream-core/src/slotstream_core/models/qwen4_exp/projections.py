@@ -38,6 +38,7 @@ class Projection:
         self.group_size = group_size
         self.host = host
         self._transposed = weight.T
+        mx.eval(self._transposed)  # a view; left lazy it would belong to the loading thread's stream
         self._host_view: HostMatrix | None = None
 
     def __call__(self, x: mx.array) -> mx.array:
