@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slotstream_planner import InvalidRequest, Machine, MachineError, plan, published_geometry
+from slotstream_planner import InvalidRequest, Machine, MachineError, PlanRequest, plan, published_geometry
 from slotstream_planner.__main__ import main
 from slotstream_planner.sensors import parse_vm_stat, read_nvidia_memory
 from slotstream_planner.sweeping import sweep_machines
@@ -32,8 +32,16 @@ def test_one_plan_is_planned_in_under_five_milliseconds() -> None:
     assert best_seconds(lambda: plan(GEOMETRY, machine)) < 0.005
 
 
-def test_a_thousand_machines_take_seconds() -> None:
-    assert best_seconds(lambda: sweep_machines(GEOMETRY, [8 + n / 8 for n in range(1000)], disk_gb_s=6), times=1) < 10
+@pytest.mark.parametrize(
+    ("rams", "request_"),
+    [
+        ([8 + n / 2 for n in range(200)], PlanRequest()),
+        ([10 + n / 200 for n in range(200)], PlanRequest(max_context=262_144)),
+    ],
+    ids=["mostly accepted", "all refused"],
+)
+def test_a_sweep_takes_at_most_ten_milliseconds_a_machine(rams: list[float], request_: PlanRequest) -> None:
+    assert best_seconds(lambda: sweep_machines(GEOMETRY, rams, request_, disk_gb_s=6), times=2) < 0.010 * len(rams)
 
 
 def test_a_sweep_says_what_fits_and_what_does_not() -> None:

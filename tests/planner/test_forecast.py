@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from slotstream_planner import ForecastError, Machine, PlanRequest, plan, published_geometry
+from slotstream_planner.evidence import check_reports, reports_to_text
 from slotstream_planner.forecast import DecodeSetting, DiskSpeed, forecast_decode
 from slotstream_planner.hitcurves import HitCurve, RecordedProfile, published_curve, read_profile, write_profile
 from slotstream_planner.hosts import apple_host, host_for
 from slotstream_planner.probing import probe_disk
-from slotstream_planner.reports import check_reports, reports_to_text
 from slotstream_planner.speeds import forecast_plan
 from tests.planner.checkpoints import write_checkpoint
 

@@ -21,6 +21,7 @@ from slotstream_planner import (
 )
 from slotstream_planner.calibration import request_seconds
 from slotstream_planner.charges import floor_slots
+from slotstream_planner.planning import resolve_plan
 from slotstream_planner.prefill import QUERY_KEY_LIMIT, schedule_passes
 
 PUBLISHED = published_geometry()
@@ -98,7 +99,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
 
 def accepted(geometry: ModelGeometry, machine: Machine, request: PlanRequest) -> MemoryPlan | None:
     try:
-        return plan(geometry, machine, request)
+        return resolve_plan(geometry, machine, request)
     except (InsufficientMemory, InvalidRequest):
         return None
 

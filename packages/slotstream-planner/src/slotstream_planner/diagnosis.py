@@ -13,7 +13,7 @@ from slotstream_planner.forecast import Forecast
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.hitcurves import RecordedProfile
 from slotstream_planner.machine import Machine
-from slotstream_planner.planning import MemoryPlan, plan
+from slotstream_planner.planning import MemoryPlan, plan, resolve_plan
 from slotstream_planner.probing import DiskProbe, probe_disk
 from slotstream_planner.report import machine_to_json, plan_to_text
 from slotstream_planner.request import PlanRequest
@@ -266,7 +266,7 @@ def _advice(
 
 def _planned(geometry: ModelGeometry, machine: Machine, request: PlanRequest) -> MemoryPlan | None:
     try:
-        return plan(geometry, machine, request)
+        return resolve_plan(geometry, machine, request)
     except InsufficientMemory:
         return None
 

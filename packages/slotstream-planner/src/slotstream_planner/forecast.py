@@ -10,7 +10,7 @@ A pass yields one token, or with two drafts at 70% acceptance 1 + 0.7 + 0.49 of 
 rows, which cost half a token more than one and touch the union of their experts (consecutive tokens share
 27%). The lookahead reads a quarter more bytes and hides at most half of the shorter of disk and host.
 
-The constants were fitted to one machine (see `slotstream_planner.hosts`); `slotstream_planner.reports`
+The constants were fitted to one machine (see `slotstream_planner.hosts`); `slotstream_planner.evidence`
 holds the community results that test them. They describe the systems that were measured: an engine that
 overlaps less or computes slower than those will be slower than forecast until it has recorded a profile.
 """

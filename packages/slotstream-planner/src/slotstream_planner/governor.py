@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol
 from slotstream_planner.charges import draft_bytes, floor_slots, vision_bytes
 from slotstream_planner.errors import InsufficientMemory
 from slotstream_planner.machine import Machine
-from slotstream_planner.planning import MemoryPlan, plan
+from slotstream_planner.planning import MemoryPlan, resolve_plan
 from slotstream_planner.pressure import PressureLevel
 from slotstream_planner.splitting import split_pool
 from slotstream_planner.units import GB
@@ -188,7 +188,7 @@ def replan(state: GovernorState, machine: Machine) -> MemoryPlan | None:
         return None
     credited = replace(machine, available_bytes=credited_bytes(state, machine.available_bytes))
     try:
-        return plan(state.plan.geometry, credited, kept_components(state.plan))
+        return resolve_plan(state.plan.geometry, credited, kept_components(state.plan))
     except InsufficientMemory:
         return None
 

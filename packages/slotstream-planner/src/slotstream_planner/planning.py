@@ -18,7 +18,7 @@ from slotstream_planner.splitting import scaled_experts
 from slotstream_planner.units import GB, MIB
 from slotstream_planner.windows import WindowChoice, arrange_window, choose_window
 
-__all__ = ["MemoryPlan", "plan"]
+__all__ = ["MemoryPlan", "plan", "resolve_plan"]
 
 _SMALL_PEAK_BYTES: Final = 12 * GB
 _SMALL_CACHE_BYTES: Final = 512 * MIB
@@ -177,17 +177,28 @@ def plan(geometry: ModelGeometry, machine: Machine, request: PlanRequest | None 
         MachineError: Available memory could not be read.
     """
     request = request or PlanRequest()
-    validate_request(request, geometry)
-    choice: WindowChoice | None = None
     try:
-        if request.max_context == "auto":
-            choice = choose_window(geometry, machine, request)
-            arrangement, notes = choice.arrangement, choice.arrangement.notes + choice.notes
-        else:
-            arrangement = arrange_window(geometry, machine, request, request.max_context)
-            notes = arrangement.notes
+        return resolve_plan(geometry, machine, request)
     except InsufficientMemory as error:
         raise with_remedy(error, geometry, machine, request) from error
+
+
+def resolve_plan(geometry: ModelGeometry, machine: Machine, request: PlanRequest) -> MemoryPlan:
+    """Return the same as `plan`, but leave a refusal without advice, which takes up to a second to find.
+
+    Raises:
+        InvalidRequest: The options make no sense for this model.
+        InsufficientMemory: What was asked for does not fit.
+        MachineError: Available memory could not be read.
+    """
+    validate_request(request, geometry)
+    choice: WindowChoice | None = None
+    if request.max_context == "auto":
+        choice = choose_window(geometry, machine, request)
+        arrangement, notes = choice.arrangement, choice.arrangement.notes + choice.notes
+    else:
+        arrangement = arrange_window(geometry, machine, request, request.max_context)
+        notes = arrangement.notes
     return MemoryPlan(
         geometry=geometry,
         machine=machine,

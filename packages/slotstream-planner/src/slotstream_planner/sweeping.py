@@ -10,7 +10,7 @@ from slotstream_planner.errors import InsufficientMemory, InvalidRequest
 from slotstream_planner.forecast import DiskSpeed
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.machine import Machine
-from slotstream_planner.planning import plan
+from slotstream_planner.planning import resolve_plan
 from slotstream_planner.request import PlanRequest
 from slotstream_planner.speeds import forecast_plan
 from slotstream_planner.units import GB
@@ -84,7 +84,7 @@ def _point(
     geometry: ModelGeometry, ram_gb: float, request: PlanRequest, disk: DiskSpeed | None, chip: str | None
 ) -> SweepPoint:
     try:
-        result = plan(geometry, Machine.simulated(ram_gb=ram_gb), request)
+        result = resolve_plan(geometry, Machine.simulated(ram_gb=ram_gb), request)
     except InsufficientMemory as error:
         return SweepPoint(ram_gb=ram_gb, refusal=str(error))
     speed = forecast_plan(result, disk, chip=chip)

@@ -55,7 +55,7 @@ def command(
     model is planned as its complete download would be.
     """
     if reports:
-        from slotstream_planner.reports import reports_to_text
+        from slotstream_planner.evidence import reports_to_text
 
         click.echo(reports_to_text())
         return
