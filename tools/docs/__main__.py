@@ -4,11 +4,12 @@ import argparse
 import pathlib
 import sys
 
+from tools.docs.api_pages import api_pages
 from tools.docs.cli_reference import cli_reference
 from tools.docs.plan_figure import plan_figure
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = {"docs/cli.md": cli_reference, "docs/figures/plan-sweep.svg": plan_figure}
+PAGES = {"docs/cli.md": cli_reference, "docs/figures/plan-sweep.svg": plan_figure, **api_pages()}
 
 
 def write_or_check(*, check: bool) -> list[str]:
