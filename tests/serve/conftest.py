@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,11 @@ def plain_app(engine: ScriptedEngine, **changes: Any) -> FastAPI:
     return create_app(engine, serve_config(**changes), dialects=plain_dialects())
 
 
+def served_app(engine: ScriptedEngine, **changes: Any) -> FastAPI:
+    """Return an application that speaks every dialect."""
+    return create_app(engine, serve_config(**changes))
+
+
 def service_of(app: FastAPI) -> Service:
     service: Service = app.state.service
     return service
@@ -106,9 +111,11 @@ class LiveServer:
 
 
 @contextlib.contextmanager
-def live_server(engine: ScriptedEngine, *, limits: Limits | None = None, **changes: Any) -> Iterator[LiveServer]:
+def live_server(
+    engine: ScriptedEngine, *, limits: Limits | None = None, dialects: Sequence[Dialect] | None = None, **changes: Any
+) -> Iterator[LiveServer]:
     config = serve_config(limits=limits or Limits(), **changes)
-    service = Service(Runner(lambda: engine), config, plain_dialects())
+    service = Service(Runner(lambda: engine), config, plain_dialects() if dialects is None else dialects)
     server = SlotstreamServer(service)
     sock = bind(config)
     port = sock.getsockname()[1]
