@@ -62,7 +62,7 @@ class Evaluation:
         self.template = load_template()
         self.model = load_trained(weights, tokenizer)
 
-    def heldout(self, *, rows_per_group: int = 3) -> dict[str, Any]:
+    def heldout(self, *, rows_per_group: int) -> dict[str, Any]:
         """Loss in nats over focus tokens of held-out rows, by source and in every weight format."""
         if self.rows is None:
             raise SystemExit("evaluate: the part heldout needs --rows, a folder that prepare.py wrote")
@@ -213,6 +213,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="held-out rows; needed for the part heldout")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--rows-per-group", type=int, default=3, help="held-out rows read of each source")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -222,7 +223,10 @@ def main() -> None:
     stories = evaluation.own_stories() if {"draft", "experts"} & set(arguments.only) else []
     for part in arguments.only:
         method = getattr(evaluation, part)
-        results[part] = method(stories) if part in ("draft", "experts") else method()
+        if part == "heldout":
+            results[part] = method(rows_per_group=arguments.rows_per_group)
+        else:
+            results[part] = method(stories) if part in ("draft", "experts") else method()
         temporary = arguments.out.with_suffix(".part")
         temporary.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         temporary.replace(arguments.out)

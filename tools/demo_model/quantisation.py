@@ -21,19 +21,29 @@ KEPT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """Bits and group of the routed experts, of the n-gram table, and of every other matrix; 0 bits is bf16."""
+    """Bits and group of experts, n-gram table, both vocabulary tables and the rest; 0 bits is bf16."""
 
     name: str
     experts: tuple[int, int]
     ngrams: tuple[int, int]
+    vocabulary: tuple[int, int]
     rest: tuple[int, int]
 
 
 FORMATS = (
-    Format(name="bf16", experts=(0, 0), ngrams=(0, 0), rest=(0, 0)),
-    Format(name="4-bit, group 64", experts=(4, 64), ngrams=(4, 64), rest=(4, 64)),
-    Format(name="4-bit, group 32", experts=(4, 32), ngrams=(4, 32), rest=(4, 32)),
-    Format(name="experts 4-bit group 64, rest 8-bit", experts=(4, 64), ngrams=(4, 32), rest=(8, 64)),
+    Format(name="bf16", experts=(0, 0), ngrams=(0, 0), vocabulary=(0, 0), rest=(0, 0)),
+    Format(name="4-bit, group 64", experts=(4, 64), ngrams=(4, 64), vocabulary=(4, 64), rest=(4, 64)),
+    Format(name="4-bit, group 32", experts=(4, 32), ngrams=(4, 32), vocabulary=(4, 32), rest=(4, 32)),
+    Format(
+        name="experts 4-bit group 64, n-grams and vocabulary 4-bit group 32, rest 8-bit",
+        experts=(4, 64),
+        ngrams=(4, 32),
+        vocabulary=(4, 32),
+        rest=(8, 64),
+    ),
+    Format(
+        name="experts 4-bit group 64, rest 8-bit", experts=(4, 64), ngrams=(4, 32), vocabulary=(8, 64), rest=(8, 64)
+    ),
 )
 
 
@@ -56,6 +66,8 @@ def setting_of(name: str, parameter: Tensor, form: Format) -> tuple[int, int]:
         bits, group = form.experts
     elif "ngram_embedding" in name:
         bits, group = form.ngrams
+    elif "embed_tokens" in name or "lm_head" in name:
+        bits, group = form.vocabulary
     return bits, min(group, parameter.shape[-1])
 
 
