@@ -188,6 +188,19 @@ def test_a_redirect_with_an_endless_body_is_not_read(
     assert server.endless_mib < 32
 
 
+def test_the_redirecting_host_stays_connected_beside_the_one_with_the_bytes(
+    server: FileServer, client: Client, tmp_path: pathlib.Path
+) -> None:
+    with FileServer(tmp_path) as store:
+        location = {"Location": f"{store.base}/object"}
+        server.fail(Fault(path="object", kind="status", status=302, headers=location, times=3))
+        for _ in range(3):
+            assert client.fetch(server) == BODY
+            client.redirects.drop(f"{server.base}/object")
+        assert (len(server.ports()), len(store.ports())) == (1, 1)
+    assert client.counter.peak == 1
+
+
 def test_a_redirect_loop_ends(server: FileServer, client: Client) -> None:
     server.fail(Fault(path="object", kind="status", status=302, headers={"Location": "/b"}, times=99))
     server.fail(Fault(path="/b", kind="status", status=302, headers={"Location": "/object"}, times=99))

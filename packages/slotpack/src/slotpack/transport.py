@@ -1,10 +1,11 @@
-"""HTTP for one worker: one client, one HTTP/1.1 connection, retries, rate limits and signed redirects.
+"""HTTP for one worker: one client, one HTTP/1.1 transfer at a time, retries, rate limits, signed redirects.
 
 Each worker owns a `Connection`.  HTTP/2 would carry every request of a client over one TCP connection, so it stays
 off, and no two workers share a client: as many connections are open as are claimed, and `ConnectionCounter` counts
 the ones that really carry a transfer.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -27,6 +28,8 @@ CONNECT_TIMEOUT_S = 20.0
 MIN_TRANSFER_S = 120.0
 EXPECTED_BYTES_PER_S = 10**6
 MAX_REDIRECTS = 5
+MAX_REDIRECT_BODY_BYTES = 65536
+SOCKETS_A_CLIENT = 2
 _REDIRECTS = (301, 302, 303, 307, 308)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
@@ -159,7 +162,7 @@ class Connection:
         self._clock = clock
         self._counter = counter
         self._redirects = redirects
-        self._stream: Any = None
+        self._streams: collections.deque[Any] = collections.deque(maxlen=2 * SOCKETS_A_CLIENT)
         self._client: httpx.Client | None = None
 
     def _open_client(self) -> httpx.Client:
@@ -169,7 +172,8 @@ class Connection:
                 http1=True,
                 http2=False,
                 verify=_tls_context(),
-                limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
+                # One transfer at a time; the second socket keeps the host that hands out redirects connected.
+                limits=httpx.Limits(max_connections=SOCKETS_A_CLIENT, max_keepalive_connections=SOCKETS_A_CLIENT),
                 timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
                 follow_redirects=False,
                 headers={"User-Agent": "slotpack", "Accept-Encoding": "identity"},
@@ -240,8 +244,8 @@ class Connection:
                     return self._read(request, response)
                 url = _redirect_target(request, url, response)
                 self._redirects.put(request.url, url)
-                if response.headers.get("content-length") == "0":
-                    response.read()  # keeps the connection; any other body is left behind with it
+                if _is_short(response):
+                    response.read()  # keeps the connection; a longer body is left behind with it
         raise TransferError(f"{_shown(request.url)} redirects more than {MAX_REDIRECTS} times")
 
     def _check_status(self, request: Request, response: httpx.Response, *, through_redirect: bool) -> None:
@@ -283,7 +287,7 @@ class Connection:
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self._stream = info.get("return_value")
+            self._streams.append(info.get("return_value"))
 
     def _local_address(self, response: httpx.Response) -> object:
         stream = response.extensions.get("network_stream")
@@ -291,12 +295,12 @@ class Connection:
 
     def _abort(self) -> None:
         """End a blocked read from the cancelling thread: the reader then sees the end of the stream."""
-        stream = self._stream
-        raw = stream.get_extra_info("socket") if stream is not None else None
-        if raw is not None:
-            with contextlib.suppress(OSError, ValueError):
-                # The base class's method: an SSL socket's own would also drop the state that the reader is using.
-                socket.socket.shutdown(raw, socket.SHUT_RDWR)
+        for stream in list(self._streams):
+            raw = stream.get_extra_info("socket")
+            if raw is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    # The base class's method: an SSL socket's own would also drop the state that the reader is using.
+                    socket.socket.shutdown(raw, socket.SHUT_RDWR)
 
 
 def _check_headers(request: Request, response: httpx.Response) -> None:
@@ -314,6 +318,12 @@ def _check_headers(request: Request, response: httpx.Response) -> None:
         expected = (begin, begin + request.size_bytes - 1, request.whole_bytes or request.size_bytes)
         if found is None or tuple(int(number) for number in found.groups()) != expected:
             raise TransferError(f"{_shown(request.url)} answered with another range than the one asked for")
+
+
+def _is_short(response: httpx.Response) -> bool:
+    """Tell whether a redirect's body is declared, and short enough to read only to keep the connection."""
+    length = response.headers.get("content-length", "")
+    return "transfer-encoding" not in response.headers and length.isdigit() and int(length) <= MAX_REDIRECT_BODY_BYTES
 
 
 def _redirect_target(request: Request, url: str, response: httpx.Response) -> str:
