@@ -64,6 +64,17 @@ def test_the_module_prints_a_plan_as_json(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out)["pool_slots"] == 7_125
 
 
+def test_the_module_forecasts_for_a_given_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--sim-ram", "64", "--disk-gb-s", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["speed_forecast"]["decode"]["tok_s"] > 0
+
+
+def test_a_reader_that_stops_early_gets_no_traceback() -> None:
+    command = f"{sys.executable} -m slotstream_planner --sim-ram 64 | true"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
 def test_the_module_prints_a_sweep_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--sim-ram", "8", "--sim-ram", "64", "--disk-gb-s", "5"]) == 0
     points = json.loads(capsys.readouterr().out)
@@ -77,6 +88,9 @@ def test_the_module_prints_a_sweep_as_json(capsys: pytest.CaptureFixture[str]) -
         (["--sim-ram", "nan"], 2, "invalid_request"),
         (["--sim-ram", "64", "--max-context", "many"], 2, "invalid_request"),
         (["--model", "/nowhere"], 1, "geometry_error"),
+        (["--sim-available", "9"], 2, "invalid_request"),
+        (["--sim-ram", "16", "--sim-ram", "24", "--sim-working-set", "9"], 2, "invalid_request"),
+        (["--sim-ram", "64", "--disk-gb-s", "-1"], 2, "invalid_request"),
     ],
 )
 def test_the_module_reports_errors_as_json(

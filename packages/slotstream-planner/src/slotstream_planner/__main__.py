@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from slotstream_planner.errors import GeometryError, PlannerError
+from slotstream_planner.errors import GeometryError, InvalidRequest, PlannerError
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.machine import Machine
 from slotstream_planner.planning import plan
 from slotstream_planner.published import PUBLISHED_MODEL, published_geometry
 from slotstream_planner.request import PlanRequest
-from slotstream_planner.sweeping import sweep_machines
+from slotstream_planner.speeds import forecast_plan
+from slotstream_planner.sweeping import given_disk, sweep_machines
 
 __all__ = ["main"]
 
@@ -63,15 +65,18 @@ def _answer(options: argparse.Namespace) -> Any:
         vision=options.vision,
     )
     machines = options.sim_ram or []
+    details = (options.sim_working_set, options.sim_available)
+    if len(machines) != 1 and details != (None, None):
+        raise InvalidRequest("--sim-working-set and --sim-available describe one simulated machine; give one --sim-ram")
     if len(machines) > 1:
         return [point.to_json() for point in sweep_machines(geometry, machines, request, disk_gb_s=options.disk_gb_s)]
+    machine = Machine.current()
     if machines:
-        machine = Machine.simulated(
-            ram_gb=machines[0], working_set_gb=options.sim_working_set, available_gb=options.sim_available
-        )
-    else:
-        machine = Machine.current()
-    return plan(geometry, machine, request).to_json()
+        machine = Machine.simulated(ram_gb=machines[0], working_set_gb=details[0], available_gb=details[1])
+    disk = given_disk(options.disk_gb_s)
+    result = plan(geometry, machine, request)
+    speed = forecast_plan(result, disk)
+    return {**result.to_json(), "speed_forecast": None if speed is None else speed.to_json()}
 
 
 def _window(text: str) -> Any:
@@ -87,5 +92,14 @@ def _geometry(model: str, compute: Any) -> ModelGeometry:
         raise GeometryError(f"{error} (or use the built-in {PUBLISHED_MODEL})") from error
 
 
+def _run() -> int:
+    try:
+        return main()
+    except BrokenPipeError:
+        # the reader, such as `head`, has seen enough; nothing may be flushed to it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

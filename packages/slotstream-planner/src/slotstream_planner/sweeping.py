@@ -15,7 +15,7 @@ from slotstream_planner.request import PlanRequest
 from slotstream_planner.speeds import forecast_plan
 from slotstream_planner.units import GB
 
-__all__ = ["SweepPoint", "sweep_machines"]
+__all__ = ["SweepPoint", "given_disk", "sweep_machines"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +72,21 @@ def sweep_machines(
         InvalidRequest: A size or an option is out of range.
     """
     request = request or PlanRequest()
-    disk = None
-    if disk_gb_s is not None:
-        if not 0 < disk_gb_s < 1e6:
-            raise InvalidRequest(f"a disk of {disk_gb_s:g} GB/s cannot be meant; give a rate above 0")
-        disk = DiskSpeed(bytes_per_s=disk_gb_s * GB, label=f"{disk_gb_s:g} GB/s given")
+    disk = given_disk(disk_gb_s)
     return [_point(geometry, ram_gb, request, disk, chip) for ram_gb in rams_gb]
+
+
+def given_disk(disk_gb_s: float | None) -> DiskSpeed | None:
+    """Return a disk of a rate in GB/s, or None for none.
+
+    Raises:
+        InvalidRequest: The rate is not a positive number.
+    """
+    if disk_gb_s is None:
+        return None
+    if not 0 < disk_gb_s < 1e6:
+        raise InvalidRequest(f"a disk of {disk_gb_s:g} GB/s cannot be meant; give a rate above 0")
+    return DiskSpeed(bytes_per_s=disk_gb_s * GB, label=f"{disk_gb_s:g} GB/s given")
 
 
 def _point(
