@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -15,6 +15,7 @@ from slotstream_core.generation.assembly import ReplyAssembler
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.decoding import PromptReader, next_logits
 from slotstream_core.generation.sampling import ORDINARY, Sampler, SamplingParams
+from slotstream_core.governing import ExpertsPool
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.text.messages import ChatMessage, JsonObject
 from slotstream_core.text.template import ChatTemplate, ReasoningEffort
@@ -61,6 +62,7 @@ class Engine:
         self._loaded = loaded
         self._template = template
         self._gate = threading.Lock()
+        self._generating = False
         self.tokenizer = tokenizer
         self.plan = loaded.plan
 
@@ -75,6 +77,26 @@ class Engine:
     def close(self) -> None:
         """Stop the readers, close the checkpoint's files and let the memory go.  A second call does nothing."""
         self._loaded.close()
+
+    @property
+    def pool(self) -> ExpertsPool:
+        """The expert pool, as a governor resizes it between requests; see `held`."""
+        return ExpertsPool(self._loaded.experts)
+
+    def held(self, *, wait: bool) -> AbstractContextManager[None] | None:
+        """Take the engine between two generations, so that its pool and plan may change.
+
+        Args:
+            wait: Whether to wait for a running generation.
+
+        Returns:
+            A context manager that gives the engine back; None when a generation runs and `wait` is false.
+        """
+        return _give_back(self._gate) if self._gate.acquire(blocking=wait) else None
+
+    def adopt(self, plan: MemoryPlan) -> None:
+        """Serve under another plan from the next request on.  Only while `held`."""
+        self.plan = plan
 
     @property
     def window_tokens(self) -> int:
@@ -156,10 +178,14 @@ class Engine:
         self, ids: list[int], sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
     ) -> Iterator[GenerationEvent]:
         if not self._gate.acquire(blocking=False):
-            raise EngineBusy("the engine is making another reply; wait for its last event or close its iterator")
+            if self._generating:
+                raise EngineBusy("the engine is making another reply; wait for its last event or close its iterator")
+            self._gate.acquire()  # its pool is being resized; that takes a moment
+        self._generating = True
         try:
             yield from self._events(ids, sampler, assembler, budget, cancel)
         finally:
+            self._generating = False
             self._gate.release()
 
     def _events(
@@ -209,3 +235,12 @@ class Engine:
                 read_wait_s=traffic.wait_s,
             ),
         )
+
+
+@contextmanager
+def _give_back(gate: threading.Lock) -> Iterator[None]:
+    """Release a lock that is held already."""
+    try:
+        yield
+    finally:
+        gate.release()
