@@ -71,12 +71,12 @@ _OPTIONS = (
 )
 
 
-_SIZES = 4
-"""How many of the options only size the pool and the window; every command that loads a model takes those."""
+_SIZES = 6
+"""How many of the options size the process and the window; every command that loads a model takes those."""
 
 
 def size_options(function: _Function) -> _Function:
-    """Add the window and the three fixed sizes to a command; see `make_size_request`."""
+    """Add the window, the fixed sizes and the adaptive ceiling to a command; see `make_size_request`."""
     for option in reversed(_OPTIONS[:_SIZES]):
         function = option(function)
     return function
@@ -88,6 +88,8 @@ def make_size_request(options: Mapping[str, Any]) -> PlanRequest:
         experts_per_layer=options["experts_per_layer"],
         pool_gb=options["pool_gb"],
         memory_gb=options["memory_gb"],
+        memory_limit_gb=options["memory_limit_gb"],
+        max_ram_percent=options["max_ram_percent"],
         max_context=options["max_context"],
     )
 

@@ -16,7 +16,7 @@ import psutil
 from slotstream_serve.activity import Activity
 from slotstream_serve.conversation import GenerationRequest
 from slotstream_serve.dialects.base import Dialect, ModelFacts, RequestContext
-from slotstream_serve.errors import Failure
+from slotstream_serve.errors import Failure, Refused
 from slotstream_serve.metrics import ServerMetrics
 from slotstream_serve.runner import Runner, Ticket
 from slotstream_serve.serving import PreparedReply, ServableEngine, prepare, prompt_ids
@@ -44,6 +44,7 @@ class Service:
         metrics: What it counts.
         dialects: What it speaks.
         shapes: Error bodies by path.
+        unavailable: Says why no request can be taken for want of memory, or None.
     """
 
     def __init__(self, runner: Runner, config: ServeConfig, dialects: Sequence[Dialect]) -> None:
@@ -59,6 +60,7 @@ class Service:
         self._text_threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="slotstream-text")
         self._named_fields: set[tuple[str, str]] = set()
         runner.observe = self.metrics.observe
+        self.unavailable: Callable[[], Failure | None] = lambda: None
         self._watch()
 
     def facts(self) -> ModelFacts:
@@ -102,7 +104,11 @@ class Service:
 
         Raises:
             ServerStopping: The server takes no new requests.
+            Refused: There is no memory to generate with.
         """
+        failure = self.unavailable()
+        if failure is not None:
+            raise Refused(failure)
         limit_s = self.config.max_prefill_wait_s or None
         ticket = Ticket(prepared, accepted_s=accepted_s, limit_s=limit_s, label=label)
         self.runner.submit(ticket)

@@ -16,6 +16,7 @@ from slotstream_cli.planning_options import make_size_request, size_options
 from slotstream_core.engine import load
 from slotstream_serve.dialects.catalog import all_dialects
 from slotstream_serve.facts import describe_checkpoint, with_plan
+from slotstream_serve.governance import governed
 from slotstream_serve.runner import Runner
 from slotstream_serve.server import SlotstreamServer, bind
 from slotstream_serve.service import Service
@@ -54,6 +55,7 @@ TERMINATED = 143
     metavar="MINUTES",
     help="Stop after this long without requests and clients; 0: never.",
 )
+@click.option("--no-elastic", is_flag=True, help="Keep the expert cache at its first size, whatever else needs memory.")
 @size_options
 def command(
     *,
@@ -64,6 +66,7 @@ def command(
     allow_host: tuple[str, ...],
     max_prefill_wait: float,
     idle_exit: float,
+    no_elastic: bool,
     **sizes: Any,
 ) -> None:
     """Serve the model on this machine over HTTP.
@@ -94,7 +97,9 @@ def command(
             config = replace(config, model=facts)
             for note in plan.notes:
                 log.info("%s", note)
-        SlotstreamServer(Service(runner, config, all_dialects())).run([listener])
+        service = Service(runner, config, all_dialects())
+        with governed(service, elastic=not no_elastic):
+            SlotstreamServer(service).run([listener])
 
 
 def other_names(choice: ModelChoice) -> frozenset[str]:
