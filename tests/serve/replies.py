@@ -1,11 +1,12 @@
 """Reply events as a generation sends them, and the context of a request, for tests of dialects."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from slotstream_serve.dialects.base import Frame, ReplyEncoder, RequestContext
-from slotstream_serve.errors import Failure
+from slotstream_serve.dialects.base import Dialect, Frame, JsonObject, ReplyEncoder, RequestContext
+from slotstream_serve.errors import Failure, Refused
 from slotstream_serve.reply import (
     Admitted,
     FinishReason,
@@ -66,3 +67,12 @@ def frames(encoder: ReplyEncoder, events: Sequence[ReplyEvent]) -> list[Frame]:
 
 def payloads(sent: Sequence[Frame]) -> list[Any]:
     return [json.loads(frame.data) for frame in sent if frame.data and frame.data != "[DONE]"]
+
+
+def status_of(dialect: Dialect, body: JsonObject, *, headers: Mapping[str, str] | None = None) -> int:
+    """Return the HTTP status that a body gets before anything is generated."""
+    try:
+        dialect.parse(body, replace(context(), headers=headers or {}))
+    except Refused as refusal:
+        return refusal.failure.http_status
+    return 200

@@ -89,6 +89,19 @@ def window_limit(num_ctx: int | None, model: ModelFacts, *, path: str) -> int | 
     return num_ctx
 
 
-def refuse_images(path: str) -> Refused:
-    """Return the refusal of an image, to be raised."""
-    return invalid(f"{path} is an image, and this server reads text only; send the request without images", param=path)
+def refuse_images(path: str, *, code: str | None = None) -> Refused:
+    """Return the refusal of an image, to be raised; `code` is the dialect's own."""
+    return invalid(
+        f"{path} is an image, and this server reads text only; send the request without images",
+        param=path,
+        dialect_code=code,
+    )
+
+
+def refuse_linked_image(path: str, *, code: str | None = None) -> Refused:
+    """Return the refusal of an image that is a reference instead of bytes, to be raised."""
+    return invalid(
+        f"{path} points to an image elsewhere; the server fetches nothing, so images can only come as inline bytes",
+        param=path,
+        dialect_code=code,
+    )

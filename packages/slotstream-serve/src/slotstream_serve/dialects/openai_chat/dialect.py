@@ -8,9 +8,6 @@ from slotstream_serve.dialects.openai_chat.encoding import ChatCompletionEncoder
 from slotstream_serve.dialects.openai_chat.parsing import parse_request, wants_usage
 from slotstream_serve.errors import Failure, Refused
 
-MODEL_PATHS = ("/v1/models", "/api/v1/models")
-"""The second is where the Hermes agent looks first."""
-
 
 class OpenAIChat:
     """Chat Completions and the model list."""
@@ -22,8 +19,10 @@ class OpenAIChat:
     @property
     def info_routes(self) -> Sequence[InfoRoute]:
         """The model list, and its one model."""
-        lists = [InfoRoute(method="GET", path=path, answer=list_models) for path in MODEL_PATHS]
-        return [*lists, InfoRoute(method="GET", path="/v1/models/{name}", answer=show_model)]
+        return [
+            InfoRoute(method="GET", path="/v1/models", answer=list_models),
+            InfoRoute(method="GET", path="/v1/models/{name}", answer=show_model),
+        ]
 
     def parse(self, body: JsonObject, context: RequestContext) -> ParsedRequest:
         """Understand a request."""
