@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from slotstream_cli.main import main
 from slotstream_core.diagnostics.elastic import check_elastic, drill_governor
 from slotstream_core.governing import Governor, Sensors
 from slotstream_core.testing import write_tiny_model
@@ -206,3 +209,13 @@ def test_a_drill_shrinks_recovers_and_stays_inside_its_plan(tmp_path: Path) -> N
     judged = {item.name: item.passed for item in report.items}
     del judged["the process stayed inside its plan"]  # this process has run every other test too
     assert all(judged.values()), report.to_text()
+
+
+@pytest.mark.parametrize("name", ["elastic-check", "elastic-drill"])
+def test_the_checks_are_commands(tmp_path: Path, name: str) -> None:
+    model = write_tiny_model(tmp_path / "tiny")
+    result = CliRunner().invoke(main, [name, "--model", str(model), "--max-tokens", "4", "--json"])
+    document = json.loads(result.output)
+    assert document["name"] == name
+    assert (result.exit_code == 0) == document["passed"]
+    assert any("ids" in item["name"] and item["passed"] for item in document["items"])
