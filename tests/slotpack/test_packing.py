@@ -214,3 +214,14 @@ def test_a_broken_manifest_is_refused_by_every_reader(tmp_path: pathlib.Path) ->
     for reader in (verify_package, inspect_package, read_package):
         with pytest.raises(ManifestError):
             reader(tmp_path)
+
+
+def test_excluded_names_are_left_out(tmp_path: pathlib.Path) -> None:
+    model = write_model(tmp_path / "model")
+    (model / "lookahead").mkdir()
+    arguments = ["pack", "--model", str(model), "--output", str(tmp_path / "package")]
+    assert main(arguments) == 1
+    assert main([*arguments, "--exclude", "lookahead", "--exclude", "notes.txt"]) == 0
+    unpack_package(tmp_path / "package", tmp_path / "copy")
+    (model / "lookahead").rmdir()
+    assert same_files(model, tmp_path / "copy", without=("notes.txt",))

@@ -22,6 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     pack.add_argument("--output", required=True, type=pathlib.Path, help="directory of the package")
     pack.add_argument("--workers", type=int, default=1, help="blocks coded at a time (default 1)")
     pack.add_argument("--optional", action="append", default=[], metavar="FILE", help="a file models work without")
+    pack.add_argument("--exclude", action="append", default=[], metavar="NAME", help="leave a file or directory out")
 
     verify = commands.add_parser("verify", help="decode every object and check every digest")
     verify.add_argument("--package", required=True, type=pathlib.Path)
@@ -71,6 +72,7 @@ def _pack(arguments: argparse.Namespace) -> None:
         arguments.output,
         workers=arguments.workers,
         optional=arguments.optional,
+        excluded=arguments.exclude,
         progress=show,
     )
     share = 100 * report.object_bytes / max(1, report.model_bytes)

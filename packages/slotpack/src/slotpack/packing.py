@@ -205,21 +205,25 @@ def plan_blocks(directory: pathlib.Path, files: Iterable[FileEntry]) -> list[Blo
     return blocks
 
 
-def list_model_files(directory: pathlib.Path, optional_names: Iterable[str] = ()) -> list[FileEntry]:
-    """Hash the files of a model directory, in name order.  Names starting with a dot are left out.
+def list_model_files(
+    directory: pathlib.Path, optional_names: Iterable[str] = (), excluded_names: Iterable[str] = ()
+) -> list[FileEntry]:
+    """Hash the files of a model directory, in name order.  Excluded names and those starting with a dot are left out.
 
     Raises:
         PackError: When there is nothing to pack, or something that a package cannot hold.
     """
-    optional = set(optional_names)
+    optional, excluded = set(optional_names), set(excluded_names)
     if not directory.is_dir():
         raise PackError(f"{directory} is not a directory; pass the directory that holds the model's files")
     entries: list[FileEntry] = []
     for path in sorted(directory.iterdir()):
-        if path.name.startswith("."):
+        if path.name.startswith(".") or path.name in excluded:
             continue
         if not path.is_file():
-            raise PackError(f"{path} is not a regular file; a package holds plain files without directories")
+            raise PackError(
+                f"{path} is not a regular file; a package holds plain files without directories, so exclude it"
+            )
         if not is_safe_name(path.name):
             raise PackError(f"{path.name!r} is not a name that every system accepts; rename the file")
         size = path.stat().st_size
@@ -302,6 +306,7 @@ def pack_model(
     *,
     workers: int = 1,
     optional: Iterable[str] = (),
+    excluded: Iterable[str] = (),
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackReport:
     """Pack every file of a model directory into a package directory.
@@ -314,6 +319,7 @@ def pack_model(
         output: Directory of the package; created when missing.
         workers: Blocks coded at a time.
         optional: Names of files without which the model is still complete.
+        excluded: Names of files and directories that are left out.
         progress: Called after every block, in the calling thread.
 
     Raises:
@@ -324,7 +330,7 @@ def pack_model(
     directory, target = pathlib.Path(model), pathlib.Path(output)
     if target.resolve() == directory.resolve() or directory.resolve() in target.resolve().parents:
         raise PackError(f"{target} lies inside the model directory; choose another output")
-    files = list_model_files(directory, optional)
+    files = list_model_files(directory, optional, excluded)
     results = _encode_all(directory, target, plan_blocks(directory, files), workers, progress)
     manifest = Manifest(files=tuple(files), objects=tuple(entry for entry, _kind in results))
     check_manifest(manifest)
