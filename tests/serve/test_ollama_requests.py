@@ -195,10 +195,18 @@ def test_a_tool_may_leave_out_its_type() -> None:
 @pytest.mark.parametrize(
     ("path", "accepted"),
     [
-        ("/api/chat", {"keep_alive": -1, "logprobs": False, "top_logprobs": 0}),
+        ("/api/chat", {"keep_alive": -1, "logprobs": False, "top_logprobs": 0, "format": ""}),
         (
             "/api/generate",
-            {"keep_alive": "1h", "suffix": "", "template": "", "images": [], "logprobs": False, "top_logprobs": 0},
+            {
+                "keep_alive": "1h",
+                "suffix": "",
+                "template": "",
+                "images": [],
+                "logprobs": False,
+                "top_logprobs": 0,
+                "format": "",
+            },
         ),
     ],
 )
@@ -246,6 +254,7 @@ def test_every_field_said_to_be_refused_is_refused(path: str, name: str) -> None
         ({"options": {"frequency_penalty": 1}}, "options.frequency_penalty"),
         ({"options": {"mirostat": 1}}, "options.mirostat"),
         ({"format": "json"}, "format"),
+        ({"format": {"type": "object"}}, "format"),
         ({"logprobs": True}, "logprobs"),
         ({"temperature": 1}, "temperature"),
     ],

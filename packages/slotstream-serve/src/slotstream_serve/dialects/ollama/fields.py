@@ -14,8 +14,9 @@ OPTIONS_FIELD = Field(name="options", use="used", note="See below", kinds=("obje
 KEEP_ALIVE = Field(name="keep_alive", use="accepted", note="The model stays loaded", kinds=("text", "number"))
 FORMAT = Field(
     name="format",
-    use="refused",
+    use="accepted",
     note="replies are not held to a JSON schema; ask for JSON in the prompt and check it",
+    only=("",),
 )
 NO_PROBABILITIES = (
     Field(name="logprobs", use="accepted", note="probabilities are not reported", kinds=("boolean",), only=(False,)),
