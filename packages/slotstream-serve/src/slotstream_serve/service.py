@@ -57,6 +57,7 @@ class Service:
         self.dialects = tuple(dialects)
         self.shapes = ErrorShapes(self.dialects)
         self._process = psutil.Process()
+        self._version = version("slotstream-serve")
         self._text_threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="slotstream-text")
         self._named_fields: set[tuple[str, str]] = set()
         runner.observe = self.metrics.observe
@@ -128,7 +129,7 @@ class Service:
         target = None if plan is None else plan.target_bytes
         return {
             "server": "slotstream",
-            "version": version("slotstream-serve"),
+            "version": self._version,
             "pid": os.getpid(),
             "port": port,
             "model": self.config.model.name,
