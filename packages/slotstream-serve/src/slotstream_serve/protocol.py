@@ -5,6 +5,7 @@ answer with `Retry-After` to connections beyond the limit, and an end to clients
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import sys
@@ -27,6 +28,7 @@ BUSY_HEAD_S = 5.0
 BUSY_FACTOR = 4
 """So many times the limit may be open to be told that the server is busy; more are closed without a word."""
 HEAD_START_BYTES = 512
+LINGER_S = 1.0
 
 
 class GuardedConfig(uvicorn.Config):
@@ -63,6 +65,7 @@ class GuardedProtocol(H11Protocol):
         super().connection_made(transport)
         self._head_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._head_start = b""
         limits = self.config.limits
         head_s = limits.head_s
@@ -79,10 +82,14 @@ class GuardedProtocol(H11Protocol):
         """Forget the timers."""
         self._cancel_head_timer()
         self._cancel_send_timer()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse, and watch that a head which has begun also ends."""
+        if self._linger_timer is not None:
+            return
         if self.conn.their_state is h11.IDLE:
             self._head_start = (self._head_start + data)[:HEAD_START_BYTES]
         super().data_received(data)
@@ -130,6 +137,10 @@ class GuardedProtocol(H11Protocol):
         return False
 
     async def _answer_busy(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BUSY_HEAD_S):
+                while (await receive()).get("more_body"):
+                    pass  # closing while the body arrives would cost the client the answer
         body = json.dumps(self.config.shapes.body(canonical_path(scope["path"]), BUSY)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         headers += [(name.encode(), value.encode()) for name, value in failure_headers(BUSY).items()]
@@ -165,10 +176,19 @@ class GuardedProtocol(H11Protocol):
             response = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
+            self._linger()
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.close()
+        if self._linger_timer is None:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        """End our side and throw away what still comes for a moment, so that the client gets to read the answer."""
+        self._cancel_head_timer()
+        self._linger_timer = self.loop.call_later(LINGER_S, self.transport.close)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def _answering(self) -> bool:
         return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete

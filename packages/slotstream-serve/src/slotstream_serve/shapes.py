@@ -39,7 +39,7 @@ def failure_headers(failure: Failure) -> dict[str, str]:
         headers["retry-after"] = "1"
     if failure.code == "unauthorized":
         headers["www-authenticate"] = "Bearer"
-    if failure.code in ("payload_too_large", "headers_too_large", "server_stopping") or failure.http_status == 408:
+    if failure.code == "payload_too_large" or failure.http_status == 408:  # the rest of the body is not read
         headers["connection"] = "close"
     return headers
 
