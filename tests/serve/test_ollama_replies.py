@@ -169,7 +169,7 @@ def test_a_prompt_that_is_too_long_is_compared_with_the_window() -> None:
     assert body["code"] == "context_length_exceeded"
 
 
-PLAN = {"expert_cache_per_layer": 3, "experts_per_layer": 8, "target_bytes": 12}
+PLAN = {"experts_per_layer_cached": 3.0, "target_bytes": 12}
 
 
 def answer(path: str, body: dict[str, Any] | None = None, **model: Any) -> Answer:
@@ -178,7 +178,7 @@ def answer(path: str, body: dict[str, Any] | None = None, **model: Any) -> Answe
 
 
 def test_the_model_is_listed_with_its_weights_and_its_plan() -> None:
-    (card,) = answer("/api/tags").body["models"]
+    (card,) = answer("/api/tags", experts_per_layer=8).body["models"]
     assert {key: card[key] for key in ("name", "model", "size", "digest")} == {
         "name": "tiny:4bit",
         "model": "tiny:4bit",
@@ -193,7 +193,7 @@ def test_the_model_is_listed_with_its_weights_and_its_plan() -> None:
         "families": ["qwen4_exp"],
         "parameter_size": "1K",
         "quantization_level": "4bit",
-        "expert_cache_per_layer": 3,
+        "expert_cache_per_layer": 3.0,
         "experts_per_layer": 8,
         "memory_plan": PLAN,
     }

@@ -1,5 +1,6 @@
 """The server over a real engine with a tiny random model."""
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,7 @@ def test_facts_come_from_the_files(app: FastAPI, tiny_model: Path) -> None:
     facts = service_of(app).facts()
     assert facts.size_bytes == sum(path.stat().st_size for path in tiny_model.glob("*.safetensors"))
     assert facts.quantization == "4bit"
+    assert facts.experts_per_layer == json.loads((tiny_model / "config.json").read_text())["text_config"]["num_experts"]
     assert facts.parameters > facts.size_bytes  # most weights take half a byte
     assert facts.max_output_tokens == 1024
     assert facts.context_policy["configured_window"] == facts.window_tokens == 4096

@@ -30,6 +30,7 @@ def describe_checkpoint(directory: Path, *, name: str, names: Iterable[str] = ()
     with Checkpoint.open(directory) as checkpoint:
         total, active = _parameters(checkpoint)
         quantization = checkpoint.quantization.default
+        experts = checkpoint.config.num_experts
         kind = "none" if quantization is None else f"{quantization.bits}bit"
     shards = sorted(directory.glob("*.safetensors"))
     config = directory / "config.json"
@@ -52,6 +53,7 @@ def describe_checkpoint(directory: Path, *, name: str, names: Iterable[str] = ()
         digest=f"slotstream-{identity.hexdigest()[:DIGEST_DIGITS]}",
         family="qwen4_exp",
         quantization=kind,
+        experts_per_layer=experts,
     )
 
 

@@ -35,6 +35,7 @@ class ModelFacts:
         digest: A stable identifier of the weights.
         family: Such as `qwen4_exp`.
         quantization: Such as `4bit`.
+        experts_per_layer: Routed experts of each layer; 0 when not known.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelFacts:
     digest: str
     family: str
     quantization: str
+    experts_per_layer: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

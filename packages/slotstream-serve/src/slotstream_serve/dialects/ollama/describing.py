@@ -9,7 +9,8 @@ from slotstream_serve.dialects.ollama.fields import SHOW
 from slotstream_serve.dialects.requests import check_model
 from slotstream_serve.errors import Failure, Refused, invalid
 
-PLAN_DETAILS = ("expert_cache_per_layer", "experts_per_layer")
+CACHED_EXPERTS = "experts_per_layer_cached"
+"""Where a memory plan says how many experts of a layer it has room for, on average."""
 EXPIRES_AFTER_S = 3600.0
 TEMPLATE = "{{ .Prompt }}"
 
@@ -100,6 +101,7 @@ def _details(model: ModelFacts) -> dict[str, Any]:
         "families": [model.family],
         "parameter_size": model.parameter_size,
         "quantization_level": model.quantization,
-        **{name: plan[name] for name in PLAN_DETAILS if name in plan},
+        **({"expert_cache_per_layer": plan[CACHED_EXPERTS]} if CACHED_EXPERTS in plan else {}),
+        **({"experts_per_layer": model.experts_per_layer} if model.experts_per_layer else {}),
         "memory_plan": plan,
     }
