@@ -3,16 +3,26 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slotstream_serve.dialects.ai_gateway.fields import TABLES as AI_GATEWAY
+from slotstream_serve.dialects.anthropic_messages.fields import TABLES as ANTHROPIC_MESSAGES
 from slotstream_serve.dialects.fields import KIND_NAMES, Field, FieldTable, json_words
 from slotstream_serve.dialects.ollama.fields import TABLES as OLLAMA
 from slotstream_serve.dialects.openai_chat.fields import TABLES as OPENAI_CHAT
+from slotstream_serve.dialects.openai_responses.fields import TABLES as OPENAI_RESPONSES
 
 INTRODUCTIONS = Path(__file__).with_name("api")
-DIALECTS: dict[str, Sequence[FieldTable]] = {"ollama": OLLAMA, "openai-chat": OPENAI_CHAT}
+DIALECTS: dict[str, Sequence[FieldTable]] = {
+    "ollama": OLLAMA,
+    "openai-chat": OPENAI_CHAT,
+    "openai-responses": OPENAI_RESPONSES,
+    "anthropic-messages": ANTHROPIC_MESSAGES,
+    "ai-gateway": AI_GATEWAY,
+}
 USES = {"used": "used", "accepted": "accepted without effect", "refused": "refused"}
 UNKNOWN = {
     "refused": "Unknown fields are refused.",
     "ignored": "Unknown fields are ignored; the reply names them in `X-Slotstream-Ignored-Fields`.",
+    "skipped": "Unknown fields are ignored.",
 }
 NOTICE = "Field tables below are generated from the code by `make docs`; `null` means unset everywhere.\n"
 

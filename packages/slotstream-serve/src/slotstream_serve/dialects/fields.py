@@ -57,13 +57,14 @@ class FieldTable:
     Attributes:
         title: What the object is, as a heading of the documentation.
         fields: The known fields, in the order of the documentation.
-        unknown: What an unknown field does: the request is refused, or the field is ignored and its name reported.
+        unknown: What an unknown field does: the request is refused, or the field has no effect and its name is
+            reported, or it has no effect.
         code: The dialect's own error code for an unknown or refused field.
     """
 
     title: str
     fields: tuple[Field, ...]
-    unknown: Literal["refused", "ignored"] = "refused"
+    unknown: Literal["refused", "ignored", "skipped"] = "refused"
     code: str | None = None
 
     def field(self, name: str) -> Field | None:

@@ -45,7 +45,7 @@ REQUEST = FieldTable(
 
 TOOL = FieldTable(
     title="Tool",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(
             name="type",
@@ -64,7 +64,7 @@ TOOL = FieldTable(
 
 MESSAGE = FieldTable(
     title="Message",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(
             name="role",
@@ -84,7 +84,7 @@ MESSAGE = FieldTable(
 
 PART = FieldTable(
     title="Message parts",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(
             name="type",

@@ -52,7 +52,7 @@ COUNT_REQUEST = replace(
 
 THINKING = FieldTable(
     title="`thinking`",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(
             name="type",
@@ -79,7 +79,7 @@ THINKING = FieldTable(
 
 OUTPUT_CONFIG = FieldTable(
     title="`output_config`",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(
             name="effort", use="used", kinds=("text",), note="`low`, `medium`, `high`, `xhigh` or `max`, when thinking"
@@ -94,7 +94,7 @@ OUTPUT_CONFIG = FieldTable(
 
 TOOL_CHOICE = FieldTable(
     title="`tool_choice`",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="type", use="used", kinds=("text",), note="`auto`, `any`, `none` or `tool`; required"),
         Field(name="name", use="used", kinds=("text",), note="With `tool`: the one that must be called"),
@@ -109,7 +109,7 @@ TOOL_CHOICE = FieldTable(
 
 TOOL = FieldTable(
     title="Tool",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(
             name="type",
@@ -127,7 +127,7 @@ TOOL = FieldTable(
 
 MESSAGE = FieldTable(
     title="Message",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="role", use="used", kinds=("text",), note="`user`, `assistant` or `system`; required"),
         Field(name="content", use="used", kinds=("text", "array"), note="Text or blocks; required"),
@@ -136,7 +136,7 @@ MESSAGE = FieldTable(
 
 BLOCK = FieldTable(
     title="Content blocks",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(
             name="type",

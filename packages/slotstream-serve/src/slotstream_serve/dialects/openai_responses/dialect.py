@@ -20,8 +20,8 @@ class OpenAIResponses:
     def __init__(self) -> None:
         """Describe the routes."""
         self.info_routes: Sequence[InfoRoute] = (
-            InfoRoute(method="GET", path="/v1/responses/{response_id}", answer=_not_stored),
-            InfoRoute(method="DELETE", path="/v1/responses/{response_id}", answer=_not_stored),
+            InfoRoute(method="GET", path="/v1/responses/{id}", answer=_not_stored),
+            InfoRoute(method="DELETE", path="/v1/responses/{id}", answer=_not_stored),
         )
 
     def parse(self, body: JsonObject, context: RequestContext) -> ParsedRequest:

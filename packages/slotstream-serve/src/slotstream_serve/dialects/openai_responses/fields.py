@@ -101,7 +101,7 @@ TEXT = FieldTable(
 
 FUNCTION_TOOL = FieldTable(
     title='Tool `{"type": "function"}`',
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="type", use="used", kinds=("text",), note="`function`"),
         Field(name="name", use="used", kinds=("text",), note="Required"),
@@ -119,7 +119,7 @@ FUNCTION_TOOL = FieldTable(
 
 NAMESPACE_TOOL = FieldTable(
     title='Tool `{"type": "namespace"}`',
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="type", use="used", kinds=("text",), note="`namespace`"),
         Field(name="name", use="used", kinds=("text",), note="Required; without a dot"),
@@ -130,7 +130,7 @@ NAMESPACE_TOOL = FieldTable(
 
 CUSTOM_TOOL = FieldTable(
     title='Tool `{"type": "custom"}`',
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="type", use="used", kinds=("text",), note="`custom`: a freeform tool, called with one text"),
         Field(name="name", use="used", kinds=("text",), note="Required"),
@@ -141,7 +141,7 @@ CUSTOM_TOOL = FieldTable(
 
 MESSAGE_ITEM = FieldTable(
     title="Input item `message`",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="type", use="used", kinds=("text",), note="`message`; may be left out"),
         Field(name="role", use="used", kinds=("text",), note="`system`, `developer`, `user` or `assistant`; required"),
@@ -159,7 +159,7 @@ MESSAGE_ITEM = FieldTable(
 
 REASONING_ITEM = FieldTable(
     title="Input item `reasoning`",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="type", use="used", kinds=("text",), note="`reasoning`"),
         Field(name="summary", use="used", kinds=("array",), note="The reasoning that was returned here"),
@@ -177,7 +177,7 @@ REASONING_ITEM = FieldTable(
 
 CALL_ITEM = FieldTable(
     title="Input item `function_call`",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="type", use="used", kinds=("text",), note="`function_call`"),
         Field(name="call_id", use="used", kinds=("text",), note="Required"),
@@ -191,7 +191,7 @@ CALL_ITEM = FieldTable(
 
 CUSTOM_CALL_ITEM = FieldTable(
     title="Input item `custom_tool_call`",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="type", use="used", kinds=("text",), note="`custom_tool_call`"),
         Field(name="call_id", use="used", kinds=("text",), note="Required"),
@@ -204,7 +204,7 @@ CUSTOM_CALL_ITEM = FieldTable(
 
 OUTPUT_ITEM = FieldTable(
     title="Input items `function_call_output` and `custom_tool_call_output`",
-    unknown="ignored",
+    unknown="skipped",
     fields=(
         Field(name="type", use="used", kinds=("text",), note="One of the two"),
         Field(name="call_id", use="used", kinds=("text",), note="Required; outputs may come in any order"),
