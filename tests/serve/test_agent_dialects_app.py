@@ -175,6 +175,12 @@ def test_no_tag_leaks_however_the_text_is_cut(dialect: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("dialect", NAMES)
+def test_text_after_a_call_is_kept_unless_it_is_blank(dialect: str) -> None:
+    assert replied(dialect, [tool_call("now", {}), "\n", "Done.\n"], tools=WRITE).text.strip() == "Done."
+    assert replied(dialect, [tool_call("now", {}), "\n", " \n"], tools=WRITE).text == ""
+
+
+@pytest.mark.parametrize("dialect", NAMES)
 def test_thinking_is_apart_and_the_answer_does_not_begin_with_blank_lines(dialect: str) -> None:
     reply = replied(dialect, write_in_pieces("hm, </thi</think>\n\nYes", 1), thinking=True)
     assert (reply.thinking, reply.text) == ("hm, </thi", "Yes")

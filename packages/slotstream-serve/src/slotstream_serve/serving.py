@@ -331,6 +331,8 @@ class ReplyRun:
         for scanned in [] if self._scanner is None else self._scanner.finish():
             if event.reason == "length" and isinstance(scanned, CallMalformed):
                 continue  # a call that the budget cut off
+            if self._calls and isinstance(scanned, AnswerText) and not scanned.text.strip():
+                continue  # what follows the last call is no answer
             reply = self._reply_to(scanned)
             yield reply
             if isinstance(reply, ReplyFailed):
