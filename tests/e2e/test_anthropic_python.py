@@ -1,6 +1,6 @@
 """The `anthropic` package against a real server whose engine plays scripts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
@@ -28,7 +28,7 @@ WEATHER: Any = {
 
 
 @contextmanager
-def server_of(*scripts: list[Step], **settings: Any) -> Iterator[tuple[anthropic.Anthropic, LiveServer]]:
+def server_of(*scripts: Sequence[Step], **settings: Any) -> Iterator[tuple[anthropic.Anthropic, LiveServer]]:
     engine = ScriptedEngine(list(scripts))
     with live_server(engine, dialects=all_dialects(), **settings) as live:
         http = anthropic.DefaultHttpxClient(trust_env=False, timeout=PATIENCE_S)
@@ -37,7 +37,7 @@ def server_of(*scripts: list[Step], **settings: Any) -> Iterator[tuple[anthropic
 
 
 @contextmanager
-def client_of(*scripts: list[Step], **settings: Any) -> Iterator[anthropic.Anthropic]:
+def client_of(*scripts: Sequence[Step], **settings: Any) -> Iterator[anthropic.Anthropic]:
     with server_of(*scripts, **settings) as (client, _live):
         yield client
 

@@ -1,11 +1,10 @@
 """The `openai` package's Responses client against a real server whose engine plays scripts."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai.types.responses import Response
@@ -26,10 +25,10 @@ PATCH: Any = {"type": "custom", "name": "apply_patch", "description": "Edits fil
 
 
 @contextmanager
-def client_of(*scripts: list[Step], **settings: Any) -> Iterator[openai.OpenAI]:
+def client_of(*scripts: Sequence[Step], **settings: Any) -> Iterator[openai.OpenAI]:
     engine = ScriptedEngine(list(scripts))
     with live_server(engine, dialects=all_dialects(), **settings) as live:
-        http = httpx.Client(trust_env=False, timeout=PATIENCE_S)
+        http = openai.DefaultHttpxClient(trust_env=False, timeout=PATIENCE_S)
         with openai.OpenAI(base_url=f"{live.url}/v1", api_key="unused", max_retries=0, http_client=http) as client:
             yield client
 

@@ -220,7 +220,7 @@ def test_the_gateway_shows_a_call_that_cannot_be_used_as_text() -> None:
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_a_failure_in_the_middle_has_no_sign_of_success(dialect: str) -> None:
-    script = ["so", tool_call("now", {}), Fault(ExpertReadError("experts.bin: read 3 of 9 bytes"))]
+    script: list[Step] = ["so", tool_call("now", {}), Fault(ExpertReadError("experts.bin: read 3 of 9 bytes"))]
     response = asked(dialect, script, tools=WRITE)
     assert response.status_code == 200
     last = payloads(response)[-1]
