@@ -182,8 +182,8 @@ def test_text_after_a_call_is_kept_unless_it_is_blank(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_thinking_is_apart_and_the_answer_does_not_begin_with_blank_lines(dialect: str) -> None:
-    reply = replied(dialect, write_in_pieces("hm, </thi</think>\n\nYes", 1), thinking=True)
-    assert (reply.thinking, reply.text) == ("hm, </thi", "Yes")
+    reply = replied(dialect, write_in_pieces("hm, </th</think>\n\nYes", 1), thinking=True)
+    assert (reply.thinking, reply.text) == ("hm, </th", "Yes")
 
 
 @pytest.mark.parametrize(("dialect", "field"), [("messages", "stop_sequences"), ("gateway", "stopSequences")])
