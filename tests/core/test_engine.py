@@ -133,6 +133,25 @@ def test_a_cancelled_generation_leaves_the_engine_usable(tiny_model: Path) -> No
         assert last(engine.generate(PROMPT, sampling=GREEDY, max_tokens=3)).usage.completion_tokens == 3
 
 
+def test_a_reply_that_said_enough_ends_with_its_usage(tiny_model: Path) -> None:
+    cancel = CancelToken()
+    with load(tiny_model) as engine:
+        events = []
+        for event in engine.generate(PROMPT, sampling=GREEDY, max_tokens=50, cancel=cancel):
+            events.append(event)
+            if isinstance(event, TextDelta):
+                cancel.finish()
+    finished = last(events)
+    assert finished.reason == "stop"
+    assert finished.usage.completion_tokens == len(finished.token_ids) < 50
+
+
+def test_a_long_prompt_is_read_in_passes_of_the_planned_size(tiny_model: Path) -> None:
+    with load(tiny_model, request=PlanRequest(prefill_chunk=256)) as engine:
+        events = list(engine.generate([5] * 700, sampling=GREEDY, max_tokens=1))
+    assert [event.done_tokens for event in events if isinstance(event, PromptProgress)] == [256, 512, 700]
+
+
 def test_a_second_generation_is_refused_until_the_first_is_closed(tiny_model: Path) -> None:
     with load(tiny_model) as engine:
         first = engine.generate(PROMPT, max_tokens=5)

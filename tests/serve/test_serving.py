@@ -220,7 +220,7 @@ def test_without_parallel_calls_the_reply_ends_after_the_first() -> None:
     end = end_of(events)
     assert end.reason == "tool_calls"
     assert sum(isinstance(event, ToolCallFinished) for event in events) == 1
-    assert end.usage.completion_tokens == len(CALL)
+    assert end.usage.completion_tokens == 1  # the script makes a whole call in one token
     assert text_of(play(engine, plain_request("hi"))) == "next"
 
 

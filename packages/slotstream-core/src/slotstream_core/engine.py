@@ -214,6 +214,9 @@ class Engine:
             if len(generated) == budget:
                 break
             cancel.check()
+            if cancel.enough:
+                reason = "stop"
+                break
             row = next_logits(model, state, token)
         yield from assembler.finish()
         traffic = experts.stats.since(before)

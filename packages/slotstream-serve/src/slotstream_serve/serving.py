@@ -4,7 +4,6 @@ Nothing here knows JSON, HTTP or threads.  `prepare` may run on any thread; `Rep
 engine.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -258,8 +257,6 @@ class ReplyRun:
         self._queue_s = queue_s
         self._scanner = None if prepared.functions is None else ToolCallScanner(prepared.functions)
         self._calls: list[str] = []
-        self._thought: list[str] = []
-        self._answered: list[str] = []
         self.traffic: ExpertTraffic | None = None
 
     def events(self) -> Iterator[ReplyEvent | PromptProgress]:
@@ -269,7 +266,6 @@ class ReplyRun:
             Exception: Whatever the engine raises; `failure_of` turns it into a failure.
         """
         prepared = self._prepared
-        started = time.perf_counter()
         generation = self._engine.generate(
             prepared.ids,
             sampling=prepared.sampling,
@@ -279,10 +275,8 @@ class ReplyRun:
             cancel=self._cancel,
         )
         yield Admitted(prompt_tokens=len(prepared.ids), cached_tokens=0)
-        prefilled = started
         for event in generation:
             if isinstance(event, PromptProgress):
-                prefilled = time.perf_counter()
                 yield event
             elif isinstance(event, Finished):
                 yield from self._finish(event)
@@ -294,19 +288,14 @@ class ReplyRun:
                         self._stop(generation)
                         return
                     if isinstance(reply, ToolCallFinished) and not prepared.request.parallel_tool_calls:
-                        self._stop(generation)
-                        yield self._finished_early(prefilled - started, time.perf_counter() - prefilled)
+                        yield from self._finish(self._enough(generation))
                         return
         raise SlotstreamError("the engine ended its reply without a last event")
 
     def _translate(self, event: ThinkingDelta | TextDelta) -> Iterator[ReplyEvent]:
-        if isinstance(event, ThinkingDelta):
-            self._thought.append(event.text)
-            yield event
-        elif self._scanner is None:
+        if isinstance(event, ThinkingDelta) or self._scanner is None:
             yield event
         else:
-            self._answered.append(event.text)
             for scanned in self._scanner.feed(event.text):
                 yield self._reply_to(scanned)
 
@@ -369,28 +358,14 @@ class ReplyRun:
             return None
         return Failure(code="tool_choice_unsatisfied", message=message)
 
-    def _finished_early(self, prefill_s: float, decode_s: float) -> ReplyEvent:
-        """Return the end of a reply that was stopped after its only allowed call.
-
-        The engine reports counts only at its own end, so the tokens are counted from the text.
-        """
-        if (failure := self._unsatisfied_choice()) is not None:
-            return ReplyFailed(failure=failure)
-        encode = self._engine.tokenizer.encode
-        thinking = len(encode("".join(self._thought)))
-        return ReplyFinished(
-            reason="tool_calls",
-            stop_string=None,
-            usage=ReplyUsage(
-                prompt_tokens=len(self._prepared.ids),
-                cached_tokens=0,
-                completion_tokens=thinking + len(encode("".join(self._answered))),
-                thinking_tokens=thinking,
-                queue_s=self._queue_s,
-                prefill_s=prefill_s,
-                decode_s=decode_s,
-            ),
-        )
+    def _enough(self, generation: Iterator[GenerationEvent]) -> Finished:
+        """End a reply after its only allowed call; what the model says on the way is not part of it."""
+        self._cancel.finish()
+        self._scanner = None
+        for event in generation:
+            if isinstance(event, Finished):
+                return event
+        raise SlotstreamError("the engine ended its reply without a last event")
 
     def _stop(self, generation: Iterator[GenerationEvent]) -> None:
         """End the generation at its next boundary, so that the engine is free again."""

@@ -204,7 +204,7 @@ class ScriptedEngine:
             if isinstance(step, str):
                 made += 1
                 yield from reply.feed(step)
-                if reply.stop_string is not None:
+                if reply.stop_string is not None or cancel.enough:
                     break
                 cancel.check()
             else:

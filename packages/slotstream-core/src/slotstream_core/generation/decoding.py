@@ -11,6 +11,7 @@ from slotstream_core.events import PromptProgress
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.models.base import Model
 from slotstream_core.state.sequence import SequenceState
+from slotstream_planner.prefill import schedule_passes
 
 Row = npt.NDArray[np.float32]
 
@@ -22,6 +23,8 @@ def logits_row(logits: mx.array) -> Row:
 
 class PromptReader:
     """Reads a prompt into a state in passes, and keeps the last position's logits.
+
+    Passes get smaller as the context grows, by the planner's schedule, so that a pass's workspace stays bounded.
 
     Attributes:
         last_logits: Logits after the whole prompt, float32 [vocabulary]; set when the iteration has ended.
@@ -43,12 +46,12 @@ class PromptReader:
         """
         started = time.perf_counter()
         total = len(self._ids)
-        for start in range(0, total, self._pass_tokens):
+        for step in schedule_passes(total, self._pass_tokens):
             cancel.check()
-            end = min(start + self._pass_tokens, total)
-            result = self._model.forward(self._ids[start:end], self._state)
+            end = step.start + step.tokens
+            logits = self._model.forward(self._ids[step.start : end], self._state).logits
             if end == total:
-                self.last_logits = logits_row(result.logits)
+                self.last_logits = logits_row(logits)
             yield PromptProgress(done_tokens=end, total_tokens=total, elapsed_s=time.perf_counter() - started)
 
 
