@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -81,7 +82,10 @@ def test_thoughts_go_to_stderr(invoke: Invoke, tiny_model: Path) -> None:
     [
         (["--model", "no-such-model"], 1, "neither a directory nor a model name"),
         (["--model", "qwen3.8-flash-next:4bit"], 1, "slotstream pull"),
-        (["--prompt", "", "--raw"], 1, "no tokens"),
+        (["--prompt", ""], 1, "prompt is empty"),
+        (["--prompt", "", "--raw"], 1, "prompt is empty"),
+        (["--prompt", "-"], 1, "prompt is empty"),
+        (["--prompt", "a\udcff"], 1, "UTF-8"),
         (["--raw", "--think"], 2, "cannot be combined"),
         (["--experts-per-layer", "0"], 2, "experts-per-layer"),
         (["--memory-gb", "nan"], 2, "memory-gb"),
@@ -193,7 +197,9 @@ def test_parity_writes_logits_and_greedy_ids(invoke: Invoke, tiny_model: Path, t
     assert int(first["logits"][-1].argmax()) == first["ids"][5]
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", "[1.5]", '["a"]', "[true]", "[-1]", "[99999999]", "not json"])
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", "[1.5]", '["a"]', "[true]", "[-1]", "[99999999]", "not json", "[" * 99_999]
+)
 def test_parity_refuses_what_is_no_list_of_ids(invoke: Invoke, tiny_model: Path, tmp_path: Path, content: str) -> None:
     tokens, out = tmp_path / "tokens.json", tmp_path / "out.npz"
     tokens.write_text(content)
@@ -201,3 +207,21 @@ def test_parity_refuses_what_is_no_list_of_ids(invoke: Invoke, tiny_model: Path,
     assert result.exit_code == 1
     assert "Traceback" not in result.output
     assert not out.exists()
+
+
+def test_parity_does_not_wait_for_a_pipe(invoke: Invoke, tiny_model: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokens.json")
+    result = invoke("parity", "--model", tiny_model, "--tokens", tmp_path / "tokens.json", "--out", tmp_path / "o.npz")
+    assert result.exit_code == 1
+    assert "is a pipe" in result.stderr
+
+
+@pytest.mark.parametrize(("redirection", "words"), [("<&-", "stdin"), (">/dev/full", "cannot be written")])
+def test_streams_that_cannot_be_used_are_one_clear_sentence(tiny_model: Path, redirection: str, words: str) -> None:
+    arguments = run_command("run", "--model", tiny_model, "--max-tokens", "4", "--prompt")
+    prompt = "-" if redirection == "<&-" else "Hello"
+    command = f"{shlex.join([*arguments, prompt])} {redirection}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr

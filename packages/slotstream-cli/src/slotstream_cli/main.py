@@ -4,6 +4,7 @@ A command is one module under `commands` that exports a `click.Command` named `c
 of names; the summary is kept here so that the group's help needs no import either.
 """
 
+import errno
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -68,6 +69,10 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("-- interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
         except Exception as error:
             shown = _shown(error)
             if shown is None:

@@ -8,6 +8,7 @@ few hundred kilobytes of reading.
 import json
 import math
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,7 @@ def read_headers(path: Path) -> list[TensorHeader]:
         GeometryError: The file is truncated, or its header is malformed or contradicts itself.
     """
     try:
+        _refuse_special_file(path)
         with path.open("rb") as stream:
             file_bytes = os.fstat(stream.fileno()).st_size
             prefix = stream.read(8)
@@ -103,6 +105,13 @@ def read_headers(path: Path) -> list[TensorHeader]:
     tensors.sort(key=lambda tensor: (tensor.offset, tensor.byte_count))
     _check_extents(path, tensors, data_start, file_bytes)
     return tensors
+
+
+def _refuse_special_file(path: Path) -> None:
+    """Refuse pipes, sockets and devices, which may keep an opener waiting for ever; directories fail on their own."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise CheckpointUnreadable(f"{path} is a pipe, a socket or a device where a file belongs")
 
 
 def _check_header_length(path: Path, file_bytes: int, prefix_bytes: int, header_bytes: int) -> None:
@@ -259,6 +268,7 @@ def read_json(path: Path) -> dict[str, Any]:
         GeometryError: Not JSON, or not an object.
     """
     try:
+        _refuse_special_file(path)
         raw = path.read_bytes()
     except OSError as error:
         raise CheckpointUnreadable(f"{path} cannot be read: {error.strerror}") from error

@@ -42,10 +42,12 @@ def read_ids(path: Path) -> list[int]:
         click.ClickException: The file cannot be read or is not a list of whole numbers.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise click.ClickException(f"{path} is a pipe, a socket or a device; write the ids to a file")
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise click.ClickException(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{path} is not JSON: {error}") from error
     if not isinstance(content, list) or not all(type(item) is int for item in content):
         raise click.ClickException(f"{path} must hold a JSON list of whole numbers, such as [1, 2, 3]")

@@ -56,7 +56,7 @@ def command(
     """Answer one prompt and stop."""
     if raw and think:
         raise click.UsageError("--think needs the chat template, so it cannot be combined with --raw")
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = read_prompt(prompt)
     choice = choose_model(model_name)
     if choice.note:
         click.echo(f"-- {choice.note}", err=True)
@@ -82,6 +82,26 @@ def command(
         report.closing(finished)
         if stats_json is not None:
             write_text_atomically(stats_json, json.dumps(report.statistics(finished), indent=2) + "\n")
+
+
+def read_prompt(prompt: str) -> str:
+    """Return the prompt's text; `-` stands for what stdin holds.
+
+    Raises:
+        click.ClickException: It is empty, or stdin is closed or cannot be read.
+    """
+    if prompt == "-":
+        if sys.stdin is None:
+            raise click.ClickException("--prompt - reads stdin, which is closed; give the prompt itself")
+        try:
+            prompt = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise click.ClickException(f"stdin is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
+        except OSError as error:
+            raise click.ClickException(f"stdin cannot be read: {error.strerror or error}") from error
+    if not prompt:
+        raise click.ClickException("the prompt is empty; write something to answer")
+    return prompt
 
 
 def sampling_params(options: dict[str, Any], *, think: bool) -> SamplingParams:

@@ -19,6 +19,9 @@ GateActivation = Literal["sigmoid", "silu"]
 
 MODEL_TYPES: Final = ("qwen4_exp", "qwen4_exp_text")
 
+CONVERTED_MARKS: Final[Mapping[str, object]] = {"layout": 1, "centred_norms": "folded"}
+"""What `slotstream convert` records in `config.json` under `slotstream`."""
+
 MAX_LAYERS: Final = 10_000
 MAX_NGRAM_PARTS: Final = 100_000
 """Beyond any real model; they keep a damaged file from costing minutes before it is refused."""
@@ -163,6 +166,7 @@ class Qwen4ExpConfig:
             raise UnsupportedModel(
                 f"{origin}: model_type is {model_type!r}; this version runs {' and '.join(MODEL_TYPES)} models only"
             )
+        _check_layout(document.get("slotstream"), origin)
         text = document.get("text_config", document)
         if not isinstance(text, dict):
             raise CheckpointDamaged(f"{origin}: text_config is {type(text).__name__} where an object belongs")
@@ -177,6 +181,20 @@ class Qwen4ExpConfig:
         )
         _check_consistency(config, origin)
         return config
+
+
+def _check_layout(marks: object, origin: str) -> None:
+    """Refuse a converted checkpoint whose marks say that it is stored in another way than this version reads."""
+    if marks is None:
+        return
+    if not isinstance(marks, dict):
+        raise CheckpointDamaged(f"{origin}: slotstream is {type(marks).__name__} where an object belongs")
+    for name, value in CONVERTED_MARKS.items():
+        if marks.get(name, value) != value:
+            raise UnsupportedModel(
+                f"{origin}: slotstream.{name} is {marks[name]!r}; this version reads {value!r} only. "
+                "Update Slotstream or convert the model again"
+            )
 
 
 def _attention_settings(settings: Settings) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from slotstream_core.checkpoint.config import CONVERTED_MARKS
 from slotstream_core.checkpoint.quantising import PACKED_BITS
 from slotstream_core.checkpoint.quantization import GROUP_SIZES, ModuleQuantization
 from slotstream_core.checkpoint.schema import DRAFT, QUANTISABLE, TensorSpec
@@ -106,7 +107,7 @@ def converted_config(document: Mapping[str, Any], block: Mapping[str, Any] | Non
     `slotstream.centred_norms` records that the norms are stored as they multiply.
     """
     result = {name: value for name, value in document.items() if name not in ("quantization", "quantization_config")}
-    result["slotstream"] = {"layout": 1, "centred_norms": "folded"}
+    result["slotstream"] = dict(CONVERTED_MARKS)
     if block is not None:
         result["quantization"] = dict(block)
     return result

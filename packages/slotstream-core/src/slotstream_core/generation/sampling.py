@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.errors import InvalidSampling
+from slotstream_core.errors import CheckpointDamaged, InvalidSampling
 
 Logits = npt.NDArray[np.float32]
 MASK_64 = 2**64 - 1
@@ -93,7 +93,15 @@ class Sampler:
 
         Args:
             logits: Raw logits of one position, float32 [vocabulary].
+
+        Raises:
+            CheckpointDamaged: A logit is not a number.
         """
+        if np.isnan(logits.max()):
+            raise CheckpointDamaged(
+                f"{int(np.isnan(logits).sum()):,} of {logits.size:,} logits are not numbers; "
+                "the model's weights are damaged: download or convert the checkpoint again"
+            )
         token = self._choose(logits)
         self._seen.add(token)
         return token

@@ -3,13 +3,24 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from slotstream_core.errors import TemplateError
 from slotstream_core.text.messages import ChatMessage, JsonObject
+
+_FAILURES: Final = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What a template's own mistakes raise while it renders."""
 
 ReasoningEffort = Literal["low", "medium", "high", "xhigh"]
 
@@ -60,7 +71,7 @@ class ChatTemplate:
                 source = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
                 if isinstance(source, str):
                     return cls(source, name=str(config))
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise TemplateError(f"the chat template of {directory} cannot be read: {error}") from error
         return None
 
@@ -98,7 +109,7 @@ class ChatTemplate:
             return self._template.render(**values)
         except TemplateError:
             raise
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        except _FAILURES as error:
             raise TemplateError(f"{self._name} failed on this conversation: {error}") from error
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import tokenizers
 from tokenizers.decoders import DecodeStream
 
-from slotstream_core.errors import TokenizerError
+from slotstream_core.errors import RequestError, TokenizerError
 
 
 class Tokenizer:
@@ -64,7 +64,18 @@ class Tokenizer:
         return cls(backing, eos_ids=frozenset(ends))
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text; nothing is added before or after it."""
+        """Return the token ids of a text; nothing is added before or after it.
+
+        Raises:
+            RequestError: The text holds half a surrogate pair, as text that was not UTF-8 does once it is decoded.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"character {error.start + 1:,} of the text is {text[error.start]!a}, which is no character; "
+                "give the text in UTF-8"
+            ) from error
         ids: list[int] = self._backing.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -112,7 +123,9 @@ def _generation_eos(path: Path) -> set[int]:
         return set()
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-        value = content.get("eos_token_id", [])
+        value = content.get("eos_token_id")
+        if value is None:
+            return set()
         return {int(item) for item in (value if isinstance(value, list) else [value])}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise TokenizerError(f"{path} has no usable eos_token_id: {error}") from error

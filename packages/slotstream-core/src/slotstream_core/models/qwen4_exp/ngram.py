@@ -12,6 +12,7 @@ import numpy.typing as npt
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.ngram_tables import derive_ngram_tables
 from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.errors import CheckpointDamaged
 from slotstream_core.models.qwen4_exp.convolution import causal_convolution, last_rows
 from slotstream_core.models.qwen4_exp.ngram_rows import NgramTable, RowCache
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
@@ -115,8 +116,9 @@ class NgramLayer:
     ) -> None:
         self._count, self._hidden = config.hc_count, config.hidden_size
         self._dtype = weights.compute_dtype
-        self._hash = _read_hash(weights, f"{prefix}.ple_embedding", config, index)
         self._table = NgramTable(checkpoint, f"{prefix}.ple_embedding.ngram_embedding", config.ngram_row_width)
+        self._hash = _read_hash(weights, f"{prefix}.ple_embedding", config, index)
+        _check_heads(self._hash, self._table.row_count, f"{prefix}.ple_embedding")
         self.cache = RowCache(self._table, cache_bytes, lanes)
         self._projections = FusedProjection(
             [weights.projection(f"{prefix}.key_proj"), weights.projection(f"{prefix}.value_proj")]
@@ -192,3 +194,14 @@ def _read_hash(weights: WeightReader, module: str, config: Qwen4ExpConfig, index
         head_offsets=np.array(tables.head_offsets, np.int64),
         eos_id=eos_id,
     )
+
+
+def _check_heads(found: NgramHash, row_count: int, module: str) -> None:
+    """Refuse heads that reach outside the table, whose rows would be read from elsewhere in the file."""
+    sizes, offsets = found.head_sizes.tolist(), found.head_offsets.tolist()
+    for head, (size, offset) in enumerate(zip(sizes, offsets, strict=True)):
+        if size < 1 or offset < 0 or offset + size > row_count:
+            raise CheckpointDamaged(
+                f"head {head} of {module} has {size:,} rows from row {offset:,} on; its table has {row_count:,} rows; "
+                "download or convert the checkpoint again"
+            )

@@ -15,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from slotstream_core.checkpoint.floats import first_not_finite
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CheckpointDamaged, ExpertReadError
 
@@ -23,6 +24,8 @@ ROWS_PER_LANE: Final = 4
 """A request is split over more lanes only when each gets at least this many rows."""
 
 _DTYPES: Final = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16, "U32": mx.uint32}
+
+_FLOAT_BYTES: Final = {"F32": 4, "BF16": 2, "F16": 2}
 
 
 class RowReader(Protocol):
@@ -86,7 +89,12 @@ class NgramTable:
         return sum(piece.row_bytes for piece in self._pieces)
 
     def read(self, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
-        """See `RowReader.read`."""
+        """See `RowReader.read`.
+
+        Raises:
+            CheckpointDamaged: A float of a row is not finite.
+            ExpertReadError: As for `RowReader.read`.
+        """
         shards = np.searchsorted(self._starts, rows, side="right") - 1
         locals_ = rows - self._starts[shards]
         for shard, row, target in zip(shards.tolist(), locals_.tolist(), out, strict=True):
@@ -96,6 +104,23 @@ class NgramTable:
                 descriptor, offset, name = piece.files[shard]
                 _read_exactly(descriptor, view[start : start + piece.row_bytes], offset + row * piece.row_bytes, name)
                 start += piece.row_bytes
+        self._refuse_not_finite(rows, shards, out)
+
+    def _refuse_not_finite(
+        self, rows: npt.NDArray[np.int64], shards: npt.NDArray[np.intp], packed: npt.NDArray[np.uint8]
+    ) -> None:
+        start = 0
+        for piece in self._pieces:
+            floats = np.ascontiguousarray(packed[:, start : start + piece.row_bytes])
+            start += piece.row_bytes
+            bad = first_not_finite(floats, piece.dtype)
+            if bad is not None:
+                at = bad // (piece.row_bytes // _FLOAT_BYTES[piece.dtype])
+                name = piece.files[int(shards[at])][2]
+                raise CheckpointDamaged(
+                    f"{name} holds a value that is not finite in row {int(rows[at] - self._starts[shards[at]]):,}; "
+                    "download or convert the checkpoint again"
+                )
 
     def unpack(self, packed: npt.NDArray[np.uint8], dtype: mx.Dtype) -> mx.array:
         """Values of packed rows [N, row_bytes] as [N, row_width]; quantised rows are rounded to bfloat16 first."""
