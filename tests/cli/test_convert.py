@@ -39,6 +39,9 @@ def test_options_that_contradict_each_other_are_a_usage_error(source: Path, tmp_
     arguments = ["convert", str(source), str(tmp_path / "out"), "--no-quantize", "--bits", "4"]
     assert CliRunner().invoke(main, arguments).exit_code == 2
     assert CliRunner().invoke(main, ["convert", str(source), str(tmp_path / "out"), "--bits", "5"]).exit_code == 2
+    result = CliRunner().invoke(main, ["convert", str(source), str(tmp_path / "out"), "--shard-gb", "nan"])
+    assert result.exit_code == 2
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_refusal_is_one_sentence_with_exit_code_1(tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slotstream_cli.commands.run import cancelled_by_interrupt
 from slotstream_cli.models import choose_model
+from slotstream_cli.starting import run_command_line
+from slotstream_core.generation.control import CancelToken
 from tests.cli.conftest import Invoke
 
 GREEDY = ("--prompt", "Hello", "--greedy", "--max-tokens", "8")
@@ -225,3 +228,39 @@ def test_streams_that_cannot_be_used_are_one_clear_sentence(tiny_model: Path, re
     assert result.returncode == 1
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_an_interrupt_before_the_first_token_ends_the_command_and_later_ones_the_generation() -> None:
+    cancel = CancelToken()
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), cancelled_by_interrupt(cancel):
+        signal.raise_signal(signal.SIGINT)
+    assert cancel.cancelled
+    later = CancelToken()
+    with cancelled_by_interrupt(later) as interrupts:
+        interrupts.wait_for_tokens()
+        signal.raise_signal(signal.SIGINT)
+        assert later.cancelled
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_while_the_command_is_imported_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**_options: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("slotstream_cli.main.main", interrupted)
+    with pytest.raises(SystemExit) as ending:
+        run_command_line()
+    assert ending.value.code == 130
+    assert capsys.readouterr().err == "-- interrupted\n"
+
+
+def test_a_path_that_cannot_be_looked_at_is_one_clear_sentence(invoke: Invoke) -> None:
+    result = invoke("run", "--model", "x" * 5000)
+    assert result.exit_code == 1
+    assert "File name too long" in result.stderr
+    assert "Traceback" not in result.output

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "docs/library.md"]
+PACKAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("packages/*/README.md"))
+PAGES = ["README.md", "docs/library.md", *(page for page in PACKAGES if page != "packages/slotstream-cli/README.md")]
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -34,8 +35,20 @@ def test_pages_hold_examples() -> None:
     assert {name.split("#")[0] for name, _ in blocks()} == set(PAGES)
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md")), ids=str)
+@pytest.mark.parametrize(
+    "page",
+    sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md")) + [ROOT / page for page in PACKAGES],
+    ids=str,
+)
 def test_every_relative_link_leads_somewhere(page: pathlib.Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if not target.startswith(("http://", "https://", "mailto:")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PACKAGES)
+def test_a_package_says_what_it_is_and_where_its_documents_are(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert "```" in text
+    assert "docs/" in text or "tools/" in text
+    assert len(text.splitlines()) >= 10

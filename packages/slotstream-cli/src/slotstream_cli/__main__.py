@@ -1,5 +1,5 @@
 """`python -m slotstream_cli`."""
 
-from slotstream_cli.main import main
+from slotstream_cli.starting import run_command_line
 
-main()
+run_command_line()

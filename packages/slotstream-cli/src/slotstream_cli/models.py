@@ -61,7 +61,11 @@ def choose_model(value: str | None) -> ModelChoice:
     if value in PUBLISHED_NAMES:
         return ModelChoice(name=PUBLISHED_NAME, directory=ready(PUBLISHED_NAME))
     directory = Path(value).expanduser()
-    if directory.is_dir():
+    try:
+        is_directory = directory.is_dir()
+    except OSError as error:
+        raise click.ClickException(f"{value} cannot be read: {error.strerror}") from error
+    if is_directory:
         return ModelChoice(name=directory.resolve().name, directory=directory)
     raise click.ClickException(
         f"{value!r} is neither a directory nor a model name; names are {DEMO_NAME} and {PUBLISHED_NAME}"

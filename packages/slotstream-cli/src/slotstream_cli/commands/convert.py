@@ -1,5 +1,6 @@
 """`slotstream convert`: a Hugging Face checkpoint into the layout that is streamed."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,11 @@ _WIDTHS = click.Choice(["4", "8"])
 @click.option("--group-size", type=click.Choice(["32", "64", "128"]), help="Values that share a scale.  [default: 64]")
 @click.option("--no-quantize", is_flag=True, help="Keep every tensor in its own floating type.")
 @click.option(
-    "--shard-gb", default=5.0, type=click.FloatRange(min=0, min_open=True), show_default=True, help="File size."
+    "--shard-gb",
+    default=5.0,
+    type=click.FloatRange(min=0, max=1e6, min_open=True),
+    show_default=True,
+    help="File size.",
 )
 def command(
     *,
@@ -45,6 +50,8 @@ def command(
         raise click.UsageError(
             "--no-quantize keeps every tensor as it is; leave out --bits, --dense-bits, --group-size"
         )
+    if math.isnan(shard_gb):
+        raise click.UsageError("--shard-gb is nan; give a size in GB above 0, for example 5")
     storage = StorageOptions(
         bits=None if no_quantize else int(bits or 4),
         dense_bits=int(dense_bits) if dense_bits else None,

@@ -62,23 +62,21 @@ def command(
         click.echo(f"-- {choice.note}", err=True)
     request = make_size_request(options)
     sampling = sampling_params(options, think=think)
-    with load(choice.directory, request=request) as engine:
+    cancel = CancelToken()
+    with cancelled_by_interrupt(cancel) as interrupts, load(choice.directory, request=request) as engine:
         report = RunReport(model=choice.name, engine=engine)
         report.opening()
         ids = engine.tokenizer.encode(text) if raw else engine.chat_ids(text, thinking=think)
-        cancel = CancelToken()
-        with cancelled_by_interrupt(cancel):
-            try:
-                finished = stream(
-                    engine.generate(
-                        ids, sampling=sampling, max_tokens=max_tokens, stop=stop, thinking=think, cancel=cancel
-                    ),
-                    report,
-                )
-            except GenerationCancelled:
-                click.echo()
-                report.interrupted()
-                raise click.exceptions.Exit(INTERRUPTED) from None
+        events = engine.generate(
+            ids, sampling=sampling, max_tokens=max_tokens, stop=stop, thinking=think, cancel=cancel
+        )
+        try:
+            interrupts.wait_for_tokens()
+            finished = stream(events, report)
+        except GenerationCancelled:
+            click.echo()
+            report.interrupted()
+            raise click.exceptions.Exit(INTERRUPTED) from None
         report.closing(finished)
         if stats_json is not None:
             write_text_atomically(stats_json, json.dumps(report.statistics(finished), indent=2) + "\n")
@@ -128,19 +126,37 @@ def stream(events: Iterator[GenerationEvent], report: RunReport) -> Finished:
     raise click.ClickException("the generation ended without its last event; please report this")
 
 
-@contextmanager
-def cancelled_by_interrupt(cancel: CancelToken) -> Iterator[None]:
-    """Let the first Ctrl-C ask the generation to stop and the second one kill it."""
+class InterruptHandler:
+    """What Ctrl-C does: before generating it stops the command at once, later it asks the generation to end.
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        cancel.cancel()
+    The token is cancelled either way, so that an interrupt is not lost where Python discards exceptions.
+    """
+
+    def __init__(self, cancel: CancelToken) -> None:
+        self._cancel = cancel
+        self._generating = False
+
+    def wait_for_tokens(self) -> None:
+        """From now on let the generation stop by itself, between two tokens; a second Ctrl-C kills it."""
+        self._generating = True
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle the signal."""
+        self._cancel.cancel()
+        if not self._generating:
+            raise KeyboardInterrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+@contextmanager
+def cancelled_by_interrupt(cancel: CancelToken) -> Iterator[InterruptHandler]:
+    """Handle Ctrl-C with an `InterruptHandler` while the context is open, if this is the main thread."""
+    handler = InterruptHandler(cancel)
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield handler
         return
-    previous = signal.signal(signal.SIGINT, ask)
+    previous = signal.signal(signal.SIGINT, handler)
     try:
-        yield
+        yield handler
     finally:
         signal.signal(signal.SIGINT, previous)
