@@ -88,14 +88,7 @@ def check_context(directory: Path, check: ContextCheck, request: PlanRequest) ->
     if request.max_context == "auto":
         request = replace(request, max_context=needed)
     with load(directory, request=request) as engine:
-        if needed > engine.window_tokens:
-            raise ContextLengthExceeded(needed, engine.window_tokens)
-        warm = check.warm_tokens + 2 * check.reply_tokens + FOLLOW_UP_TOKENS
-        if check.warm_conversations and not (check.warm_tokens > 0 and warm <= engine.window_tokens):
-            raise RequestError(
-                f"each warm conversation takes {warm} tokens with its follow-up and the window has "
-                f"{engine.window_tokens}; give 1 or more --warm-tokens that fit, or a larger --max-context"
-            )
+        _refuse_misfit(engine.window_tokens, check, needed)
         started_s = time.perf_counter()
         with FootprintSampler() as sampler:
             revisits = list(_warm_up(engine, check, started_s))
@@ -151,6 +144,17 @@ def check_context(directory: Path, check: ContextCheck, request: PlanRequest) ->
             **({"footprint_bytes": list(samples.every_bytes)} if check.keep_samples == "all" else {}),
         },
     )
+
+
+def _refuse_misfit(window_tokens: int, check: ContextCheck, needed_tokens: int) -> None:
+    if needed_tokens > window_tokens:
+        raise ContextLengthExceeded(needed_tokens, window_tokens)
+    warm = check.warm_tokens + 2 * check.reply_tokens + FOLLOW_UP_TOKENS
+    if check.warm_conversations and not (check.warm_tokens > 0 and warm <= window_tokens):
+        raise RequestError(
+            f"each warm conversation takes {warm} tokens with its follow-up and the window has "
+            f"{window_tokens}; give 1 or more --warm-tokens that fit, or a larger --max-context"
+        )
 
 
 def _warm_up(engine: Engine, check: ContextCheck, started_s: float) -> Iterator[_Reply]:

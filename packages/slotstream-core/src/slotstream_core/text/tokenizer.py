@@ -44,7 +44,7 @@ class Tokenizer:
             raise TokenizerError(f"{path} is missing; copy the tokenizer files of the original checkpoint beside it")
         try:
             backing = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:
+        except Exception as error:  # the library raises nothing narrower for a file it cannot read
             raise TokenizerError(f"{path} cannot be read as a tokenizer: {error}") from error
         highest = max(backing.get_vocab(with_added_tokens=True).values(), default=-1)
         if highest >= vocabulary:
