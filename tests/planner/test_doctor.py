@@ -143,3 +143,12 @@ def test_doctor_imports_neither_mlx_nor_a_server() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.usefixtures("empty_root")
+def test_what_is_loaded_today_is_told_beside_the_complete_plan() -> None:
+    assert "loaded now" in doctor("--sim-ram", "48").output
+    document = json.loads(doctor("--sim-ram", "48", "--json").output)
+    assert document["mtp"] is True
+    assert document["loaded_now"]["mtp"] is False
+    assert document["loaded_now"]["pool_slots"] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -99,8 +98,7 @@ def plan_here(directory: Path, backend: Backend, request: PlanRequest) -> Memory
         slotstream_planner.PlannerError: The geometry cannot be read, no plan fits, or the request is wrong.
     """
     geometry = ModelGeometry.from_checkpoint(directory, compute="float32" if backend.kind == "cpu" else "bf16")
-    usable = dataclasses.replace(request, mtp="off", lookahead="off", vision="off", prefix_cache="off")
-    return plan(geometry, machine_here(backend), usable)
+    return plan(geometry, machine_here(backend), request.without_optional_parts())
 
 
 def machine_here(backend: Backend) -> Machine:

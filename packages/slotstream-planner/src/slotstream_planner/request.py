@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from slotstream_planner.errors import InvalidRequest
@@ -67,6 +67,10 @@ class PlanRequest:
     prefix_cache: Literal["on", "off"] = "on"
     prefill_chunk: int | None = None
     max_prefill_wait_minutes: float = 30.0
+
+    def without_optional_parts(self) -> PlanRequest:
+        """Return the same request without draft head, lookahead, images and retained conversations."""
+        return replace(self, mtp="off", lookahead="off", vision="off", prefix_cache="off")
 
     @property
     def source(self) -> PlanSource:

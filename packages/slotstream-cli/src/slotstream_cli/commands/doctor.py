@@ -12,7 +12,7 @@ import click
 from slotstream_cli.planning_options import make_request, memory_options, planner_failure
 
 if TYPE_CHECKING:
-    from slotstream_planner import Machine, ModelGeometry
+    from slotstream_planner import Machine, MemoryPlan, ModelGeometry
     from slotstream_planner.diagnosis import Diagnosis
     from slotstream_planner.geometry import Compute
 
@@ -65,12 +65,20 @@ def command(
         {**sizes, "max_prefill_wait_minutes": max_prefill_wait},
         probe_seconds=0.0 if no_probe else _PROBE_SECONDS,
     )
+    now = _loaded_now(diagnosis)
     if as_json:
-        click.echo(json.dumps(diagnosis.to_json(), indent=2, allow_nan=False))
+        loaded = None if now is None else now.to_json()
+        click.echo(json.dumps({**diagnosis.to_json(), "loaded_now": loaded}, indent=2, allow_nan=False))
     else:
         from slotstream_planner.diagnosis import diagnosis_to_text
 
         click.echo(diagnosis_to_text(diagnosis))
+        if now is not None:
+            click.echo(
+                "  loaded now    run and serve of this version leave out draft head, lookahead, images and retained\n"
+                f"                conversations, and load {now.pool_slots:,} slots with a window of "
+                f"{now.window_tokens:,} tokens and passes of {now.prefill_chunk:,}"
+            )
     if diagnosis.refusal is not None:
         raise click.exceptions.Exit(1)
 
@@ -104,6 +112,20 @@ def _diagnose(
         )
     except PlannerError as error:
         raise planner_failure(error) from error
+
+
+def _loaded_now(diagnosis: Diagnosis) -> MemoryPlan | None:
+    """Return what `run` and `serve` load today, where that differs from the complete plan."""
+    from slotstream_planner import PlannerError, plan
+
+    complete = diagnosis.plan
+    if complete is None:
+        return None
+    try:
+        now = plan(diagnosis.geometry, diagnosis.machine, complete.request.without_optional_parts())
+    except PlannerError:
+        return None
+    return None if now.ledger == complete.ledger else now
 
 
 def _machine(ram: float | None, working_set: float | None, available: float | None) -> Machine:
