@@ -11,7 +11,7 @@ flags = SANITIZE if os.environ.get("SLOTPACK_SANITIZE") == "1" else []
 coder = Extension(
     "slotpack._codec",
     sources=["csrc/codec.c", "csrc/frame.c", "csrc/encode.c"],
-    depends=["csrc/rans.h", "csrc/frame.h"],
+    depends=["csrc/rans.h", "csrc/nibbles.h", "csrc/frame.h"],
     include_dirs=["csrc"],
     extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra", *flags],
     extra_link_args=flags,

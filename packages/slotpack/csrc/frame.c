@@ -2,20 +2,14 @@
 
 #include <stdlib.h>
 
+#include "nibbles.h"
 #include "rans.h"
 
 #define MAX_CONTEXTS 2048u
 #define CONTEXT_KEYS 262144u
-#define NIBBLE_BITS 12
 #define BYTE_BITS 12
 #define WORD_BITS 16
 #define NO_CONTEXT 0xffffu
-
-#if defined(__GNUC__)
-#define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
-#else
-#define UNLIKELY(condition) (condition)
-#endif
 
 static const uint8_t MAGIC[8] = {'S', 'L', 'T', 'P', 'K', '0', '0', '1'};
 
@@ -61,6 +55,18 @@ static int read_varint(reader *r, uint32_t *value)
 
 /* ---- BF16 in integers ------------------------------------------------------------------------------- */
 
+static int top_bit(uint32_t value)
+{
+#if defined(__GNUC__)
+    return 31 - __builtin_clz(value);
+#else
+    int bit = 0;
+    while (value >>= 1)
+        bit++;
+    return bit;
+#endif
+}
+
 uint32_t slotpack_predict_bias(uint32_t scale, uint32_t center)
 {
     const uint32_t exponent_field = scale >> 7 & 255;
@@ -72,21 +78,13 @@ uint32_t slotpack_predict_bias(uint32_t scale, uint32_t center)
     const uint32_t product = mantissa * center; /* below 2^16 */
     if (product == 0)
         return sign;
-    int shift = -7; /* top bit of the product, relative to the hidden bit */
-    for (uint32_t rest = product; rest > 1; rest >>= 1)
-        shift++;
+    const int shift = top_bit(product) - 7; /* relative to the hidden bit */
     const int result_exponent = (int)exponent + shift;
     if (result_exponent < 1) /* subnormal: a whole number of smallest steps, nothing to round */
         return sign | product << (exponent - 1);
-    uint32_t rounded;
-    if (shift <= 0) {
-        rounded = product << -shift;
-    } else {
-        const uint32_t half = 1u << (shift - 1);
-        const uint32_t tail = product & ((1u << shift) - 1);
-        rounded = product >> shift;
-        rounded += tail > half || (tail == half && (rounded & 1));
-    }
+    /* Eight bits more below, so that there is always a shift to the right: whether it rounds up is not predictable. */
+    const uint32_t wide = product << 8, drop = (uint32_t)(shift + 8);
+    const uint32_t rounded = (wide + (1u << (drop - 1)) - 1 + (wide >> drop & 1)) >> drop;
     /* rounded is in [128, 256]; 256 carries into the exponent by itself. */
     const uint32_t bits = ((uint32_t)(result_exponent - 1) << 7) + rounded;
     return sign | (bits >= 0x7f80 ? 0x7f80 : bits);
@@ -128,14 +126,20 @@ static uint32_t context_key(uint32_t scale, uint32_t center)
 
 /* ---- decoding ---------------------------------------------------------------------------------------- */
 
-/* What a slot of a section decodes to. freq is stored minus one so that 65,536 fits. */
+/* A section's table: slots name entries, entries name symbols. Most tables have a few hundred entries, so the second
+ * step costs less than slots wide enough to hold everything. */
 typedef struct {
-    uint16_t symbol;
-    uint16_t freq_minus_one;
-    uint16_t offset; /* slot - cum */
-} slot_entry;
+    uint32_t freq;
+    uint32_t cum;
+    uint32_t symbol;
+} table_entry;
 
-static int read_table(reader *r, uint32_t symbol_limit, int bits, slot_entry *slots)
+typedef struct {
+    table_entry entries[1 << WORD_BITS];
+    uint16_t slots[1 << WORD_BITS];
+} section_table;
+
+static int read_table(reader *r, uint32_t symbol_limit, int bits, section_table *table)
 {
     uint32_t used, total = 0;
     uint64_t next_symbol = 0;
@@ -158,12 +162,9 @@ static int read_table(reader *r, uint32_t symbol_limit, int bits, slot_entry *sl
             return SLOTPACK_BAD_TABLE;
         if (freq > ((uint32_t)1 << bits) - total)
             return SLOTPACK_FREQUENCY_SUM;
-        for (uint32_t k = 0; k < freq; k++) {
-            slot_entry *entry = &slots[total + k];
-            entry->symbol = (uint16_t)symbol;
-            entry->freq_minus_one = (uint16_t)(freq - 1);
-            entry->offset = (uint16_t)k;
-        }
+        table->entries[i] = (table_entry){freq, total, (uint32_t)symbol};
+        for (uint32_t slot = total; slot < total + freq; slot++)
+            table->slots[slot] = (uint16_t)i;
         total += freq;
     }
     return total == (uint32_t)1 << bits ? SLOTPACK_OK : SLOTPACK_FREQUENCY_SUM;
@@ -202,40 +203,54 @@ static int close_stream(const rans_source *source, const uint32_t states[RANS_LA
     return SLOTPACK_OK;
 }
 
-/* One section of `count` symbols into `out`, `width` (1 or 2) bytes each. */
-static int decode_section(reader *r, int width, uint8_t *out, size_t count, slot_entry *slots)
+/* Pops one symbol into `out`; the new state is not refilled. */
+static inline void pop_symbol(const section_table *table, uint32_t *x, int width, uint8_t *out)
 {
     const int bits = width == 2 ? WORD_BITS : BYTE_BITS;
-    const uint32_t mask = ((uint32_t)1 << bits) - 1;
+    const uint32_t slot = *x & (((uint32_t)1 << bits) - 1);
+    const table_entry *entry = &table->entries[table->slots[slot]];
+    if (width == 2)
+        store_u16(out, entry->symbol);
+    else
+        *out = (uint8_t)entry->symbol;
+    *x = rans_pop(*x, entry->freq, slot - entry->cum, bits);
+}
+
+/* The symbols of a section, `width` (1 or 2, known when compiled) bytes each. Returns 0 where the stream ends early. */
+static inline int decode_symbols(const section_table *table, int width, uint32_t states[RANS_LANES],
+                                 rans_source *source, uint8_t *out, size_t count)
+{
+    size_t i = 0;
+    uint32_t x[RANS_LANES] = {states[0], states[1], states[2], states[3]};
+    for (; i + RANS_LANES <= count && source->end - source->next >= 2 * RANS_LANES; i += RANS_LANES)
+        for (int lane = 0; lane < RANS_LANES; lane++) {
+            pop_symbol(table, &x[lane], width, out + (i + (size_t)lane) * (size_t)width);
+            source->next = rans_refill_two(&x[lane], source->next);
+        }
+    for (; i < count; i++) {
+        pop_symbol(table, &x[i & 3], width, out + i * (size_t)width);
+        x[i & 3] = rans_refill(source, x[i & 3]);
+        if (UNLIKELY(source->starved))
+            return 0;
+    }
+    memcpy(states, x, sizeof x);
+    return 1;
+}
+
+/* One section of `count` symbols into `out`, `width` (1 or 2) bytes each. */
+static int decode_section(reader *r, int width, uint8_t *out, size_t count, section_table *table)
+{
     uint32_t x[RANS_LANES];
     rans_source source;
-    int code = read_table(r, width == 2 ? 65536 : 256, bits, slots);
+    int code = read_table(r, width == 2 ? 65536 : 256, width == 2 ? WORD_BITS : BYTE_BITS, table);
     if (code)
         return code;
     if ((code = open_stream(r, &source, x)) != 0)
         return code;
-    for (size_t i = 0; i < count; i++) {
-        const uint32_t state = x[i & 3];
-        const slot_entry entry = slots[state & mask];
-        if (width == 2)
-            store_u16(out + 2 * i, entry.symbol);
-        else
-            out[i] = (uint8_t)entry.symbol;
-        x[i & 3] = rans_refill(&source, rans_pop(state, (uint32_t)entry.freq_minus_one + 1, entry.offset, bits));
-        if (UNLIKELY(source.starved))
-            return SLOTPACK_TRUNCATED;
-    }
-    return close_stream(&source, x);
+    const int whole = width == 2 ? decode_symbols(table, 2, x, &source, out, count)
+                                 : decode_symbols(table, 1, x, &source, out, count);
+    return whole ? close_stream(&source, x) : SLOTPACK_TRUNCATED;
 }
-
-/* One quantisation context: the nibble owning each of 4,096 slots, and each nibble's share of them. One byte a
- * slot keeps a context near 4 KiB: a block uses dozens of them, and they should stay in the nearest caches. */
-typedef struct {
-    uint32_t freq[16];
-    uint32_t cum[16];
-    int has_rare; /* a nibble with f < 16: popping it can leave a state two bytes short */
-    uint8_t nibble[1 << NIBBLE_BITS];
-} context;
 
 static int read_contexts(reader *r, context **contexts, uint16_t *index_of_key)
 {
@@ -278,94 +293,6 @@ static int read_contexts(reader *r, context **contexts, uint16_t *index_of_key)
     return SLOTPACK_OK;
 }
 
-/* Pops the slot of state x in context c; the nibble goes to s. The new state is not refilled. */
-#define POP_NIBBLE(x, s)                                              \
-    do {                                                              \
-        const uint32_t slot_ = (x) & ((1u << NIBBLE_BITS) - 1);       \
-        s = c->nibble[slot_];                                         \
-        x = rans_pop((x), c->freq[s], slot_ - c->cum[s], NIBBLE_BITS); \
-    } while (0)
-
-/* Takes one byte into a state that is short of it; a state in [2^15, 2^23) needs exactly one. Whether a state is
- * short is a coin toss that no branch predictor can learn, so there must be no branch. On x86-64 GCC turns every
- * spelling in C back into one (seen with GCC 12), hence the three instructions by hand. */
-static inline uint32_t refill_one(uint32_t x, const uint8_t **next)
-{
-    const uint32_t longer = x << 8 | **next;
-#if defined(__x86_64__) && defined(__GNUC__)
-    __asm__("cmpl %[low], %[x]\n\tcmovb %[longer], %[x]\n\tadcq $0, %[next]"
-            : [x] "+r"(x), [next] "+r"(*next)
-            : [longer] "r"(longer), [low] "i"(RANS_LOW)
-            : "cc");
-    return x;
-#else
-    const uint32_t is_short = (x - RANS_LOW) >> 31; /* states are below 2^31 */
-    *next += is_short;
-    return x ^ ((x ^ longer) & (0u - is_short));
-#endif
-}
-
-/* Decodes one group with no bounds checks: the caller guarantees 2 bytes of input a nibble. */
-static inline const uint8_t *decode_rounds(const context *c, uint32_t states[RANS_LANES], const uint8_t *next,
-                                           uint8_t *out, size_t out_bytes, const int has_rare)
-{
-    uint32_t x0 = states[0], x1 = states[1], x2 = states[2], x3 = states[3];
-    const uint32_t floor = RANS_LOW >> 8; /* below it a state is short of two bytes: only nibbles with f < 16 */
-    for (uint8_t *stop = out + out_bytes; out != stop; out += 2) {
-        uint32_t s0, s1, s2, s3;
-        POP_NIBBLE(x0, s0);
-        POP_NIBBLE(x1, s1);
-        POP_NIBBLE(x2, s2);
-        POP_NIBBLE(x3, s3);
-        if (has_rare && UNLIKELY(((x0 - floor) | (x1 - floor) | (x2 - floor) | (x3 - floor)) >> 31)) {
-            while (x0 < RANS_LOW)
-                x0 = x0 << 8 | *next++;
-            while (x1 < RANS_LOW)
-                x1 = x1 << 8 | *next++;
-            while (x2 < RANS_LOW)
-                x2 = x2 << 8 | *next++;
-            while (x3 < RANS_LOW)
-                x3 = x3 << 8 | *next++;
-        } else {
-            x0 = refill_one(x0, &next);
-            x1 = refill_one(x1, &next);
-            x2 = refill_one(x2, &next);
-            x3 = refill_one(x3, &next);
-        }
-        store_u16(out, s0 | s1 << 4 | s2 << 8 | s3 << 12);
-    }
-    states[0] = x0;
-    states[1] = x1;
-    states[2] = x2;
-    states[3] = x3;
-    return next;
-}
-
-static const uint8_t *decode_group(const context *c, uint32_t states[RANS_LANES], const uint8_t *next, uint8_t *out,
-                                   size_t out_bytes)
-{
-    return c->has_rare ? decode_rounds(c, states, next, out, out_bytes, 1)
-                       : decode_rounds(c, states, next, out, out_bytes, 0);
-}
-
-/* The same group near the end of the stream, where every byte must be asked for. */
-static int decode_group_checked(const context *c, uint32_t x[RANS_LANES], rans_source *source, uint8_t *out,
-                                size_t out_bytes)
-{
-    for (size_t i = 0; i < 2 * out_bytes; i++) {
-        uint32_t state = x[i & 3], nibble;
-        POP_NIBBLE(state, nibble);
-        x[i & 3] = rans_refill(source, state);
-        if (UNLIKELY(source->starved))
-            return SLOTPACK_TRUNCATED;
-        if (i & 1)
-            out[i / 2] = (uint8_t)(out[i / 2] | nibble << 4);
-        else
-            out[i / 2] = (uint8_t)nibble;
-    }
-    return SLOTPACK_OK;
-}
-
 static int decode_nibbles(reader *r, const slotpack_header *header, const uint16_t *group_context,
                           const context *contexts, uint8_t *out)
 {
@@ -373,22 +300,18 @@ static int decode_nibbles(reader *r, const slotpack_header *header, const uint16
     const size_t groups = header->weight_bytes / group_bytes;
     uint32_t x[RANS_LANES];
     rans_source source;
-    int code = open_stream(r, &source, x);
+    const int code = open_stream(r, &source, x);
     if (code)
         return code;
-    for (size_t g = 0; g < groups; g++, out += group_bytes) {
-        const context *c = &contexts[group_context[g]];
-        /* 2 bytes a nibble, and the 8 bytes that load_be64 looks ahead. */
-        if ((size_t)(source.end - source.next) >= 4 * group_bytes + 8)
-            source.next = decode_group(c, x, source.next, out, group_bytes);
-        else if ((code = decode_group_checked(c, x, &source, out, group_bytes)) != 0)
-            return code;
-    }
+    const size_t decoded = decode_groups(contexts, group_context, groups, group_bytes, x, &source, out);
+    for (size_t g = decoded; g < groups; g++)
+        if (!decode_group_checked(&contexts[group_context[g]], x, &source, out + g * group_bytes, group_bytes))
+            return SLOTPACK_TRUNCATED;
     return close_stream(&source, x);
 }
 
 typedef struct {
-    slot_entry *slots;       /* 65,536 */
+    section_table *table;
     uint8_t *centers;        /* one a group */
     uint8_t *residuals;      /* one 16-bit word a group; later the context index */
     uint16_t *index_of_key;  /* CONTEXT_KEYS */
@@ -402,11 +325,11 @@ static int decode_quantised_with(reader *r, const slotpack_header *header, uint8
     uint8_t *biases = scales + 2 * groups;
     uint16_t *group_context = (uint16_t *)(void *)scratch->residuals;
     int code;
-    if ((code = decode_section(r, 2, scales, groups, scratch->slots)) != 0)
+    if ((code = decode_section(r, 2, scales, groups, scratch->table)) != 0)
         return code;
-    if ((code = decode_section(r, 1, scratch->centers, groups, scratch->slots)) != 0)
+    if ((code = decode_section(r, 1, scratch->centers, groups, scratch->table)) != 0)
         return code;
-    if ((code = decode_section(r, 2, scratch->residuals, groups, scratch->slots)) != 0)
+    if ((code = decode_section(r, 2, scratch->residuals, groups, scratch->table)) != 0)
         return code;
     if ((code = read_contexts(r, &scratch->contexts, scratch->index_of_key)) != 0)
         return code;
@@ -425,18 +348,18 @@ static int decode_quantised(reader *r, const slotpack_header *header, uint8_t *r
 {
     const size_t groups = header->weight_bytes / (header->group_size / 2);
     quantised_scratch scratch = {
-        .slots = malloc(sizeof(slot_entry) << WORD_BITS),
+        .table = malloc(sizeof(section_table)),
         .centers = malloc(groups),
         .residuals = malloc(2 * groups),
         .index_of_key = malloc(CONTEXT_KEYS * sizeof(uint16_t)),
         .contexts = NULL,
     };
     int code = SLOTPACK_NO_MEMORY;
-    if (scratch.slots && scratch.centers && scratch.residuals && scratch.index_of_key) {
+    if (scratch.table && scratch.centers && scratch.residuals && scratch.index_of_key) {
         memset(scratch.index_of_key, 0xff, CONTEXT_KEYS * sizeof(uint16_t));
         code = decode_quantised_with(r, header, raw, &scratch);
     }
-    free(scratch.slots);
+    free(scratch.table);
     free(scratch.centers);
     free(scratch.residuals);
     free(scratch.index_of_key);
@@ -446,11 +369,11 @@ static int decode_quantised(reader *r, const slotpack_header *header, uint8_t *r
 
 static int decode_plain(reader *r, int width, uint8_t *raw, size_t count)
 {
-    slot_entry *slots = malloc(sizeof(slot_entry) << (width == 2 ? WORD_BITS : BYTE_BITS));
-    if (slots == NULL)
+    section_table *table = malloc(sizeof(section_table));
+    if (table == NULL)
         return SLOTPACK_NO_MEMORY;
-    const int code = decode_section(r, width, raw, count, slots);
-    free(slots);
+    const int code = decode_section(r, width, raw, count, table);
+    free(table);
     return code;
 }
 

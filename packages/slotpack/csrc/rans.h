@@ -52,13 +52,6 @@ static inline void store_u16(uint8_t *p, uint32_t value)
     p[1] = (uint8_t)(value >> 8);
 }
 
-/* Eight bytes with the first in the top position: the order in which a pop takes them. */
-static inline uint64_t load_be64(const uint8_t *p)
-{
-    return (uint64_t)p[0] << 56 | (uint64_t)p[1] << 48 | (uint64_t)p[2] << 40 | (uint64_t)p[3] << 32 |
-           (uint64_t)p[4] << 24 | (uint64_t)p[5] << 16 | (uint64_t)p[6] << 8 | (uint64_t)p[7];
-}
-
 /* Writes backwards from the end of a buffer. `full` is set instead of writing before `start`. */
 typedef struct {
     uint8_t *start;
@@ -98,6 +91,16 @@ static inline uint32_t rans_refill(rans_source *source, uint32_t x)
         x = x << 8 | *source->next++;
     }
     return x;
+}
+
+/* Refills a state that is at most two bytes short, without a branch: how short it is cannot be predicted. A state just
+ * popped is at least 2^23 >> 16 = 2^7, so this holds for every table of up to 16 bits. Reads next[0] and next[1]. */
+static inline const uint8_t *rans_refill_two(uint32_t *x, const uint8_t *next)
+{
+    const uint32_t missing_bytes = ((*x - RANS_LOW) >> 31) + ((*x - (RANS_LOW >> 8)) >> 31); /* *x is below 2^31 */
+    const uint32_t two = (uint32_t)next[0] << 8 | next[1];
+    *x = *x << (8 * missing_bytes) | two >> (16 - 8 * missing_bytes);
+    return next + missing_bytes;
 }
 
 static inline uint32_t rans_pop(uint32_t x, uint32_t freq, uint32_t offset, int bits)
