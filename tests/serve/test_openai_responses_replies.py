@@ -9,7 +9,7 @@ import pytest
 from slotstream_serve.dialects.base import Frame, ReplyEncoder
 from slotstream_serve.dialects.openai_responses import OpenAIResponses
 from slotstream_serve.errors import Failure
-from slotstream_serve.reply import ReplyEvent, ReplyFailed
+from slotstream_serve.reply import ReplyEvent, ReplyFailed, TextDelta, ThinkingDelta
 from tests.serve.replies import ADMITTED, FAILED, UNIQUE, begun_call, call, context, finished, frames, text, thinking
 
 SEARCH = {"type": "function", "name": "search", "parameters": {"type": "object"}}
@@ -190,6 +190,17 @@ def test_silence_is_filled_with_a_numbered_event() -> None:
     payload = json.loads(frame.data)
     assert (frame.event, payload["sequence_number"]) == ("response.in_progress", 2)
     assert payload["response"]["status"] == "in_progress"
+
+
+@pytest.mark.parametrize("kind", ["message", "reasoning"])
+def test_what_fills_a_silence_carries_the_output_so_far(kind: str) -> None:
+    one = encoder()
+    delta: ReplyEvent = TextDelta(text="half") if kind == "message" else ThinkingDelta(text="half")
+    frames(one, [ADMITTED, delta])
+    (frame,) = one.keepalive()
+    (item,) = json.loads(frame.data)["response"]["output"]
+    assert item["type"] == kind
+    assert item["content" if kind == "message" else "summary"][0]["text"] == "half"
 
 
 def test_payloads_have_sorted_keys_and_no_bare_line_separators() -> None:

@@ -176,6 +176,7 @@ ASSISTANT = FieldTable(
             name="refusal", use="accepted", note="Other services' refusals are not part of the prompt", kinds=("text",)
         ),
         Field(name="annotations", use="accepted", note="Other services' annotations", kinds=("array",)),
+        Field(name="parsed", use="accepted", note="Added to a reply by the stream helpers of OpenAI's clients"),
         Field(name="audio", use="refused", note="replies are text"),
         Field(name="function_call", use="refused", note="use `tool_calls`"),
         *BOOKKEEPING,
@@ -216,6 +217,7 @@ CALL_FUNCTION = FieldTable(
     fields=(
         Field(name="name", use="used", note="Required", kinds=("text",)),
         Field(name="arguments", use="used", note="A JSON object, as text", kinds=("text",)),
+        Field(name="parsed_arguments", use="accepted", note="Added by the stream helpers of OpenAI's clients"),
     ),
 )
 

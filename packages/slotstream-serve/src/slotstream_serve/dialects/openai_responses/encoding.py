@@ -55,6 +55,11 @@ class _OpenItem:
             "content": [self.part()] if status != "in_progress" else [],
         }
 
+    def so_far(self) -> JsonObject:
+        """Return the item in the middle of being made, with the part that was announced."""
+        parts = "summary" if self.kind == "reasoning" else "content"
+        return {**self.value("in_progress"), parts: [self.part()]}
+
     def part(self) -> JsonObject:
         """Return the item's only part."""
         if self.kind == "reasoning":
@@ -96,8 +101,12 @@ class ResponseEncoder:
         return [self._frame(name, payload) for name, payload in self._advance(event)]
 
     def keepalive(self) -> Sequence[Frame]:
-        """Return an event that says the response is still being made: clients count events, not comments."""
-        return [self._frame("response.in_progress", {"response": self._response("in_progress")})]
+        """Return an event that says the response is still being made: clients count events, not comments.
+
+        It carries all output so far, because clients replace what they have collected by it.
+        """
+        output = [*self._items, *([self._open.so_far()] if self._open else [])]
+        return [self._frame("response.in_progress", {"response": self._response("in_progress", output=output)})]
 
     def whole(self, events: Sequence[ReplyEvent]) -> JsonObject:
         """Return the finished response object."""
