@@ -300,3 +300,12 @@ def test_a_websocket_upgrade_is_answered_as_plain_http(live: LiveServer) -> None
         response = client.get("/", headers={"connection": "upgrade", "upgrade": "websocket"})
         assert response.status_code == 200
         assert isinstance(response, httpx.Response)
+
+
+def test_small_pieces_leave_at_once(live: LiveServer) -> None:
+    with contextlib.closing(live.connect()) as connection:
+        connection.sendall(b"GET /slotstream/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        read_response(connection)
+        (protocol,) = live.server.server_state.connections
+        served: socket.socket = protocol.transport.get_extra_info("socket")
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1

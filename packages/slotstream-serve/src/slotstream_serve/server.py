@@ -31,7 +31,8 @@ def bind(config: ServeConfig) -> socket.socket:
         ConfigurationError: The port is in use, or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small answers at once (TCP_NODELAY) only on sockets that name their protocol
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((config.host.strip("[]"), config.port))
