@@ -1,6 +1,7 @@
 # Needs Python 3.11, gcc and git. Everything else is installed into .uv (the tool) and .venv (the project).
 PYTHON ?= python3.11
 BACKEND ?= cpu
+TEST_WORKERS ?= 2
 UV_VERSION := 0.13.9
 UV := .uv/bin/uv
 RUN := .venv/bin/python
@@ -37,7 +38,7 @@ demo: setup
 	.venv/bin/slotstream run --prompt "Tell me a short story about a fox who lost its hat." --seed 1 --max-tokens 400
 
 test: setup
-	$(RUN) -m pytest -q
+	$(RUN) -m pytest -q -n $(TEST_WORKERS)
 
 test-slow: setup
 	$(RUN) -m pytest -q -m slow

@@ -1,11 +1,19 @@
 """What several test packages share."""
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from slotpack.catalog import DEMO_MODEL, default_directory, find_model
 from slotpack.store import WeightStore
+
+
+def pytest_sessionstart() -> None:
+    """Let an interrupt raise KeyboardInterrupt, also in the workers of a parallel run, which start out ignoring it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

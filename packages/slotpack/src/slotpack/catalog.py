@@ -63,6 +63,17 @@ class CatalogModel:
         """Bytes of all files."""
         return sum(entry.size_bytes for entry in self.files)
 
+    def looks_complete(self, directory: pathlib.Path) -> bool:
+        """Tell by name and size, without hashing, whether every required file is there."""
+        try:
+            return all(
+                (directory / entry.path).stat().st_size == entry.size_bytes
+                for entry in self.files
+                if not entry.optional
+            )
+        except OSError:
+            return False
+
     @property
     def is_bundled(self) -> bool:
         """Whether the package came with the installation, so that no network is needed."""

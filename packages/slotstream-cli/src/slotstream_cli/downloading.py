@@ -215,16 +215,6 @@ def describe_report(model: CatalogModel, report: PullReport) -> list[str]:
     return lines
 
 
-def looks_complete(model: CatalogModel, directory: pathlib.Path) -> bool:
-    """Tell by name and size, without hashing, whether every required file is there."""
-    try:
-        return all(
-            (directory / entry.path).stat().st_size == entry.size_bytes for entry in model.files if not entry.optional
-        )
-    except OSError:
-        return False
-
-
 def ensure_downloaded(
     model: CatalogModel, options: PullOptions, *, directory: pathlib.Path | None = None
 ) -> pathlib.Path:
@@ -238,7 +228,7 @@ def ensure_downloaded(
         click.exceptions.Exit: 130 when the download is stopped.
     """
     target = directory if directory is not None else default_directory(model)
-    if looks_complete(model, target):
+    if model.looks_complete(target):
         return target
     if not model.is_bundled:
         advice = f"run `slotstream pull {model.name}` first"

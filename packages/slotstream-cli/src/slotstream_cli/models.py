@@ -81,8 +81,8 @@ def ready(name: str) -> Path:
     """
     model = catalog.find_model(name)
     directory = catalog.default_directory(model)
-    if not model.is_bundled and is_installed(directory):
-        return directory  # present, perhaps without optional files; loading checks it completely
+    if model.looks_complete(directory) or (not model.is_bundled and is_installed(directory)):
+        return directory  # loading checks it completely
     from slotstream_cli.downloading import ensure_downloaded, options_from  # brings httpx and rich: only when needed
 
     return ensure_downloaded(model, options_from(os.environ), directory=directory)
