@@ -24,7 +24,8 @@ def test_the_default_window_is_shown() -> None:
 def test_json_lists_every_pass_and_the_resume_points() -> None:
     document = json.loads(schedule("--tokens", "1000", "--chunk", "256", "--from", "512", "--json").output)
     assert [each["start"] for each in document["passes"]] == [512, 768, 1024, 1280]
-    assert document["passes"][-1] == {"start": 1280, "tokens": 232, "canonical_tokens": 256, "key_extent": 1512}
+    last = {"start": 1280, "tokens": 232, "canonical_tokens": 256, "query_rows": 232, "key_extent": 1512}
+    assert document["passes"][-1] == last
     assert document["resume_boundaries"] == [768, 1024, 1280]
     assert document["est_prefill_s"] == 1000 / 85
 

@@ -82,7 +82,7 @@ def size_options(function: _Function) -> _Function:
     return function
 
 
-def make_size_request(options: Mapping[str, Any]) -> PlanRequest:
+def make_size_request(options: Mapping[str, Any], *, max_prefill_wait_minutes: float = 30.0) -> PlanRequest:
     """Return the planner's request for the values of `size_options` among a command's options."""
     return PlanRequest(
         experts_per_layer=options["experts_per_layer"],
@@ -91,6 +91,7 @@ def make_size_request(options: Mapping[str, Any]) -> PlanRequest:
         memory_limit_gb=options["memory_limit_gb"],
         max_ram_percent=options["max_ram_percent"],
         max_context=options["max_context"],
+        max_prefill_wait_minutes=max_prefill_wait_minutes,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slotstream_cli.models import choose_model
-from slotstream_cli.planning_options import make_request, memory_options
+from slotstream_cli.planning_options import make_size_request, size_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--plan-only", is_flag=True, help="Print the plan that would be used and load nothing.")
 @click.option("--sample-footprint", is_flag=True, help="Report every memory sample, not the largest alone.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a rung.")
-@memory_options
+@size_options
 def command(
     *,
     model_name: str | None,
@@ -56,7 +56,7 @@ def command(
         raise click.UsageError("--warm-conversations needs a single length; leave --ladder out")
     if bool(warm_conversations) != bool(warm_tokens):
         raise click.UsageError("--warm-conversations and --warm-tokens belong together; give both")
-    request = make_request(**sizes, max_prefill_wait_minutes=max_prefill_wait)
+    request = make_size_request(sizes, max_prefill_wait_minutes=max_prefill_wait)
     directory = choose_model(model_name).directory
     if plan_only:
         _print_plan(directory, request, tokens + reply_tokens, as_json=as_json)

@@ -43,6 +43,7 @@ def command(*, chunk: int, tokens: int, start: int, as_json: bool) -> None:
                     "start": each.start,
                     "tokens": each.tokens,
                     "canonical_tokens": each.full_tokens,
+                    "query_rows": each.tokens,  # nothing is padded by this engine
                     "key_extent": each.start + each.tokens,
                 }
                 for each in passes
