@@ -10,10 +10,11 @@ from pathlib import Path
 from types import TracebackType
 
 from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
-from slotstream_core.events import ExpertTraffic, Finished, FinishReason, GenerationEvent, Timings, Usage
+from slotstream_core.events import ExpertTraffic, Finished, GenerationEvent, Timings, Usage
 from slotstream_core.generation.assembly import ReplyAssembler
 from slotstream_core.generation.control import CancelToken
-from slotstream_core.generation.decoding import PromptReader, next_logits
+from slotstream_core.generation.decoding import PlainDecoder, PromptReader
+from slotstream_core.generation.replies import ReplyLoop
 from slotstream_core.generation.sampling import ORDINARY, Sampler, SamplingParams
 from slotstream_core.governing import ExpertsPool
 from slotstream_core.loading import LoadedModel, load_model
@@ -197,37 +198,19 @@ class Engine:
         started = time.perf_counter()
         reader = PromptReader(model, state, ids, self.plan.prefill_chunk)
         yield from reader.passes(cancel)
-        row = reader.last_logits
         prefilled = time.perf_counter()
-        generated: list[int] = []
-        reason: FinishReason = "length"
-        while row is not None:
-            token = sampler.sample(row)
-            generated.append(token)
-            if token in self.tokenizer.eos_ids:
-                reason = "stop"
-                break
-            yield from assembler.feed(token)
-            if assembler.stop_string is not None:
-                reason = "stop_string"
-                break
-            if len(generated) == budget:
-                break
-            cancel.check()
-            if cancel.enough:
-                reason = "stop"
-                break
-            row = next_logits(model, state, token)
-        yield from assembler.finish()
+        reply = ReplyLoop(assembler, eos_ids=self.tokenizer.eos_ids, budget=budget, cancel=cancel)
+        if reader.last_logits is not None:
+            yield from reply.events(PlainDecoder(model, state, sampler), reader.last_logits)
         traffic = experts.stats.since(before)
         yield Finished(
-            reason="stop_string" if assembler.stop_string is not None else reason,
+            reason=reply.reason,
             stop_string=assembler.stop_string,
-            token_ids=tuple(generated),
+            token_ids=tuple(reply.generated),
             seed=sampler.seed,
             usage=Usage(
                 prompt_tokens=len(ids),
-                completion_tokens=len(generated),
+                completion_tokens=len(reply.generated),
                 thinking_tokens=assembler.thinking_tokens,
             ),
             timings=Timings(prefill_s=prefilled - started, decode_s=time.perf_counter() - prefilled),

@@ -1,7 +1,8 @@
 """The loop from a prompt's ids to generated ids: passes over the prompt, then one token at a time."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from slotstream_core.events import PromptProgress
 from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.sampling import Sampler
 from slotstream_core.models.base import Model
 from slotstream_core.state.sequence import SequenceState
 from slotstream_planner.prefill import schedule_passes
@@ -59,3 +61,38 @@ def next_logits(model: Model, state: SequenceState, token: int) -> Row:
     """Return the logits after one more token, float32 [vocabulary]; the token joins the state."""
     result = model.forward(np.array([token], dtype=np.int32), state)
     return logits_row(result.logits)
+
+
+class Decoder(Protocol):
+    """Continues one sequence.  Every decoder of a model yields the same tokens for the same sampler."""
+
+    def tokens(self, row: Row, *, limit: int) -> Generator[int, None, None]:
+        """Yield the next tokens; nothing is computed or drawn before it is asked for.
+
+        When the generator ends or is closed, the state holds every token yielded but the last.
+
+        Args:
+            row: Logits after what the state has seen, float32 [vocabulary].
+            limit: Most tokens to yield, at least 1.
+
+        Raises:
+            ExpertReadError: Expert bytes could not be read; the state is then unusable.
+            CheckpointDamaged: A logit is not a number.
+        """
+
+
+class PlainDecoder:
+    """Runs one pass a token."""
+
+    def __init__(self, model: Model, state: SequenceState, sampler: Sampler) -> None:
+        self._model = model
+        self._state = state
+        self._sampler = sampler
+
+    def tokens(self, row: Row, *, limit: int) -> Generator[int, None, None]:
+        """See `Decoder.tokens`."""
+        for _ in range(limit - 1):
+            token = self._sampler.sample(row)
+            yield token
+            row = next_logits(self._model, self._state, token)
+        yield self._sampler.sample(row)
