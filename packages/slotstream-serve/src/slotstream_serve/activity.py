@@ -34,6 +34,7 @@ class Activity:
         stopping: Whether new requests are refused.
         started_at: Seconds since the epoch.
         active_requests: Requests being handled, other than status checks.
+        changes: How often something that the status tells has changed, time aside.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Activity:
         self.stopping = False
         self.started_at = time.time()
         self.active_requests = 0
+        self.changes = 0
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -63,10 +65,12 @@ class Activity:
         if self.stopping:
             raise ServerStopping(STOPPING_MESSAGE)
         self.active_requests += 1
+        self.changes += 1
         try:
             yield
         finally:
             self.active_requests -= 1
+            self.changes += 1
             self._last_use_s = self._clock()
 
     def register(self, pid: object) -> int:
@@ -81,6 +85,7 @@ class Activity:
         if started is None:
             raise invalid(f"pid {pid} is not a running process of this user", param="pid")
         self._clients[pid] = started
+        self.changes += 1
         return self.clients()
 
     def clients(self) -> int:
@@ -89,6 +94,7 @@ class Activity:
         for pid in gone:
             del self._clients[pid]
         if gone:
+            self.changes += 1
             self._last_use_s = self._clock()
         return len(self._clients)
 

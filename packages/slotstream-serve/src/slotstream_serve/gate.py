@@ -24,6 +24,8 @@ STATUS_PATH = "/slotstream/status"
 UNCOUNTED_PATHS = frozenset({STATUS_PATH, "/metrics"})
 NOTES = "slotstream.notes"
 """Key of the request's `RequestNotes` in the ASGI scope."""
+REPEATABLE = "slotstream.repeatable"
+"""Set in the server's ASGI scope of a status request that was answered: the same head may be answered alike."""
 
 
 @dataclass(kw_only=True)
@@ -65,10 +67,11 @@ class Gate:
             return
         started = time.perf_counter()
         notes = RequestNotes()
+        server_scope = scope
         path = canonical_path(scope["path"])
         scope = {**scope, "path": path, "raw_path": path.encode(), NOTES: notes}
         headers = lowercase_headers(scope["headers"])
-        sent = _Sent(send)
+        sent = _Sent(send, server_scope if path == STATUS_PATH else None)
         try:
             await self._admit(scope, headers, receive, sent)
         finally:
@@ -118,16 +121,19 @@ class Gate:
 
 
 class _Sent:
-    """The `send` of a request: adds headers and remembers the status."""
+    """The `send` of a request: adds headers and remembers the status, in a scope as well where it may be repeated."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, repeatable: Scope | None) -> None:
         self._send = send
+        self._repeatable = repeatable
         self.status: int | None = None
         self.extra: list[tuple[bytes, bytes]] = []
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self._repeatable is not None:
+                self._repeatable[REPEATABLE] = self.status == 200 and not self.extra
             message = {**message, "headers": [*message.get("headers", []), *self.extra]}
         await self._send(message)
 

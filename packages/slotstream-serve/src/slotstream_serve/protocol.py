@@ -1,7 +1,8 @@
 """The HTTP connection: uvicorn's h11 protocol with limits against clients that are slow, many or malformed.
 
 What uvicorn (0.54) leaves open and this adds: a time limit for request heads, 431 for heads that are too large, an
-answer with `Retry-After` to connections beyond the limit, and an end to clients that do not read.
+answer with `Retry-After` to connections beyond the limit, an end to clients that do not read, and a short way for
+status requests that repeat.
 """
 
 import asyncio
@@ -17,7 +18,9 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from slotstream_serve.errors import Failure
+from slotstream_serve.gate import REPEATABLE
 from slotstream_serve.limits import headers_too_large
+from slotstream_serve.quick_status import QuickStatus, repeatable_head
 from slotstream_serve.settings import Limits
 from slotstream_serve.shapes import ErrorShapes, canonical_path, failure_headers
 
@@ -37,11 +40,13 @@ class GuardedConfig(uvicorn.Config):
     Attributes:
         limits: What one client may take.
         shapes: Error bodies by path.
+        quick: Answers to status requests that repeat.
     """
 
-    def __init__(self, app: Any, *, limits: Limits, shapes: ErrorShapes, **options: Any) -> None:
+    def __init__(self, app: Any, *, limits: Limits, shapes: ErrorShapes, quick: QuickStatus, **options: Any) -> None:
         self.limits = limits
         self.shapes = shapes
+        self.quick = quick
         super().__init__(
             app,
             http=GuardedProtocol,
@@ -67,6 +72,8 @@ class GuardedProtocol(H11Protocol):
         self._send_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._head_start = b""
+        self._repeatable = b""
+        self._quick_answer_s = 0.0
         limits = self.config.limits
         head_s = limits.head_s
         others = [peer for peer in self.connections if peer is not self and not peer.transport.is_closing()]
@@ -90,7 +97,13 @@ class GuardedProtocol(H11Protocol):
         """Parse, and watch that a head which has begun also ends."""
         if self._linger_timer is not None:
             return
+        if self.waits_for_a_request and (answer := self._quick_answer(data)) is not None:
+            self.transport.write(answer)
+            return
+        self._repeatable = b""
         if self.conn.their_state is h11.IDLE:
+            if not self._head_start:
+                self._repeatable = repeatable_head(data)
             self._head_start = (self._head_start + data)[:HEAD_START_BYTES]
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
@@ -98,6 +111,21 @@ class GuardedProtocol(H11Protocol):
             self._head_start = b""
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(self.config.limits.head_s, self._head_too_slow)
+
+    def on_response_complete(self) -> None:
+        """Remember a status request that may come again."""
+        head, self._repeatable = self._repeatable, b""
+        if head and self.scope.get(REPEATABLE) and self.cycle.keep_alive:
+            self.config.quick.admit(head)
+        super().on_response_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that has waited long enough; one that got a quick answer meanwhile may stay."""
+        waits_on_s = self._quick_answer_s + self.timeout_keep_alive - self.loop.time()
+        if waits_on_s > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(waits_on_s, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
 
     def pause_writing(self) -> None:
         """Give a client that does not read a limited time to go on."""
@@ -126,7 +154,17 @@ class GuardedProtocol(H11Protocol):
     def close_between_requests(self) -> None:
         """Close a connection that waits for its next request."""
         self._unset_keepalive_if_required()
-        self.timeout_keep_alive_handler()
+        super().timeout_keep_alive_handler()
+
+    def _quick_answer(self, data: bytes) -> bytes | None:
+        """Return the answer to a status request that the application has admitted before."""
+        if self._head_start or self.server is None or self._send_timer is not None:
+            return None
+        port = self.server[1] or 0
+        answer = self.config.quick.answer(data, port=port, headers=self.server_state.default_headers)
+        if answer is not None:
+            self._quick_answer_s = self.loop.time()
+        return answer
 
     def _close_an_idle(self, others: list[Any]) -> bool:
         """Make room by closing a connection that only waits; return whether there was one."""

@@ -11,6 +11,7 @@ import uvicorn
 from slotstream_serve.app import build_app
 from slotstream_serve.errors import ConfigurationError
 from slotstream_serve.protocol import GuardedConfig
+from slotstream_serve.quick_status import QuickStatus
 from slotstream_serve.service import Service
 from slotstream_serve.settings import ServeConfig
 
@@ -58,6 +59,7 @@ class SlotstreamServer(uvicorn.Server):
                 build_app(service),
                 limits=service.config.limits,
                 shapes=service.shapes,
+                quick=QuickStatus(service),
                 backlog=BACKLOG,
                 headers=[("server", "slotstream")],
                 timeout_graceful_shutdown=GRACEFUL_STOP_S,
