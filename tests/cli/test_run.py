@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotstream_cli.commands.run import cancelled_by_interrupt
 from slotstream_cli.models import choose_model
+from slotstream_cli.running import cancelled_by_interrupt
 from slotstream_cli.starting import run_command_line
 from slotstream_core.generation.control import CancelToken
 from tests.cli.conftest import Invoke
@@ -166,19 +166,6 @@ def test_interrupting_stops_cleanly(tiny_model: Path) -> None:
     assert process.returncode == 130
     assert b"-- interrupted" in errors
     assert b"Traceback" not in errors
-
-
-def test_help_imports_neither_mlx_nor_the_server() -> None:
-    code = (
-        "import sys; from slotstream_cli.main import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "loaded = {'mlx', 'fastapi', 'numpy', 'httpx'} & set(sys.modules)\n"
-        "sys.exit(f'loaded {loaded}' if loaded else 0)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert "run" in result.stdout
 
 
 def test_parity_writes_logits_and_greedy_ids(invoke: Invoke, tiny_model: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slotstream_cli.commands.serve import terminated_softly
+from slotstream_cli.serving import terminated_softly
 from tests.cli.conftest import Invoke
 
 

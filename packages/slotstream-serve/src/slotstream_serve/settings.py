@@ -3,11 +3,9 @@
 import ipaddress
 from dataclasses import dataclass, field
 
+from slotstream_serve.defaults import DEFAULT_PORT, MOST_IDLE_MINUTES
 from slotstream_serve.dialects.base import ModelFacts
 from slotstream_serve.errors import ConfigurationError
-
-DEFAULT_PORT = 11434
-MOST_IDLE_MINUTES = 10_080
 
 
 @dataclass(frozen=True, kw_only=True)

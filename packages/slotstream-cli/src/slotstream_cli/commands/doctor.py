@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slotstream_cli.planning_options import make_request, memory_options, planner_failure
+from slotstream_cli.planning_options import make_request, memory_options
 
 if TYPE_CHECKING:
     from slotstream_planner import Machine, MemoryPlan, ModelGeometry
@@ -92,26 +92,22 @@ def _diagnose(
 ) -> Diagnosis:
     """Run the planner's diagnosis; imported here so that `--help` does not load it."""
     from slotpack.catalog import root_directory
-    from slotstream_planner import PlannerError
     from slotstream_planner.diagnosis import diagnose
     from slotstream_planner.hitcurves import profile_path, read_profile
     from slotstream_planner.hosts import detect_chip
 
-    try:
-        machine = _machine(*simulation)
-        name, directory, geometry = _model(model, machine)
-        profile = None if machine.is_simulated else read_profile(profile_path(root_directory(), name))
-        return diagnose(
-            geometry,
-            machine,
-            make_request(**options),
-            directory=directory,
-            probe_seconds=probe_seconds,
-            chip=detect_chip(),
-            profile=profile,
-        )
-    except PlannerError as error:
-        raise planner_failure(error) from error
+    machine = _machine(*simulation)
+    name, directory, geometry = _model(model, machine)
+    profile = None if machine.is_simulated else read_profile(profile_path(root_directory(), name))
+    return diagnose(
+        geometry,
+        machine,
+        make_request(**options),
+        directory=directory,
+        probe_seconds=probe_seconds,
+        chip=detect_chip(),
+        profile=profile,
+    )
 
 
 def _loaded_now(diagnosis: Diagnosis) -> MemoryPlan | None:

@@ -5,10 +5,8 @@ import json
 from pathlib import Path
 
 import click
-import numpy as np
 
 from slotstream_cli.files import write_bytes_atomically
-from slotstream_core.diagnostics.parity import compute_parity
 
 
 @click.command()
@@ -26,6 +24,10 @@ def command(
     *, directory: Path, tokens: Path, out: Path, experts_per_layer: int | None, chunk: int | None, greedy: int
 ) -> None:
     """Write float32 `logits` [T, vocab] and, with --greedy, `ids` (prompt and continuation) to an .npz file."""
+    import numpy as np
+
+    from slotstream_core.diagnostics.parity import compute_parity
+
     ids = read_ids(tokens)
     result = compute_parity(directory, ids, experts_per_layer=experts_per_layer, chunk=chunk, greedy=greedy)
     arrays = {"logits": result.logits} | ({"ids": result.ids} if greedy else {})

@@ -7,8 +7,6 @@ import json
 
 import click
 
-from slotstream_cli.planning_options import planner_failure
-
 
 @click.command("prefill-schedule")
 @click.option("--chunk", type=int, default=4096, show_default=True, help="Largest pass, 64 to 4096 tokens.")
@@ -21,17 +19,13 @@ def command(*, chunk: int, tokens: int, start: int, as_json: bool) -> None:
     A pass of c tokens at position p multiplies c queries with p + c keys; the product is bounded, so passes get
     smaller as the prompt grows. Nothing is loaded.
     """
-    from slotstream_planner import PlannerError
     from slotstream_planner.calibration import COST_MODEL
     from slotstream_planner.prefill import estimate_passes, resume_boundaries, schedule_passes
     from slotstream_planner.units import format_wait
     from slotstream_planner.workspace import group_read_scopes
 
-    try:
-        passes = list(schedule_passes(tokens, chunk, start=start))
-        boundaries = resume_boundaries(tokens, chunk, start=start)
-    except PlannerError as error:
-        raise planner_failure(error) from error
+    passes = list(schedule_passes(tokens, chunk, start=start))
+    boundaries = resume_boundaries(tokens, chunk, start=start)
     seconds = estimate_passes(passes)
     if as_json:
         document = {

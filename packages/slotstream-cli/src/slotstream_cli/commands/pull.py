@@ -1,17 +1,20 @@
 """`slotstream pull`: a model by name, compressed, verified and resumable."""
 
+from __future__ import annotations
+
 import os
 import pathlib
+from typing import TYPE_CHECKING
 
 import click
 
-from slotpack.cancellation import Cancellation
 from slotpack.catalog import DEFAULT_MODEL, CatalogModel, default_directory, find_model
-from slotpack.errors import PullCancelled, SlotpackError
-from slotpack.pulling import TRANSPORTS, TransportName, verify_directory
-from slotpack.sidecars import has_sidecar
 from slotpack.tuning import MAX_CONNECTIONS
-from slotstream_cli.downloading import INTERRUPTED, display, download, options_from
+
+if TYPE_CHECKING:
+    from slotpack.pulling import TransportName
+
+_TRANSPORTS = ("automatic", "compressed", "raw")
 
 
 @click.command("pull")
@@ -29,7 +32,7 @@ from slotstream_cli.downloading import INTERRUPTED, display, download, options_f
 )
 @click.option(
     "--transport",
-    type=click.Choice(TRANSPORTS),
+    type=click.Choice(_TRANSPORTS),
     help="compressed objects or raw files; automatic resumes what was begun.  [default: automatic]",
 )
 @click.option("--verify", is_flag=True, help="Check the files that are there against their SHA-256; downloads nothing.")
@@ -45,26 +48,28 @@ def command(
 
     Every byte is verified. Stop with Ctrl-C and run the same command again to continue.
     """
-    try:
-        chosen = find_model(model)
-    except SlotpackError as error:
-        raise click.ClickException(str(error)) from error
+    chosen = find_model(model)
     target = directory.expanduser() if directory is not None else default_directory(chosen)
     if verify:
         _verify(chosen, target)
         return
+    from slotstream_cli.downloading import download, options_from
+
     download(chosen, target, options_from(os.environ, transport=transport, connections=connections))
 
 
 def _verify(model: CatalogModel, directory: pathlib.Path) -> None:
-    cancel = Cancellation()
+    from slotpack.cancellation import Cancellation
+    from slotpack.errors import PullCancelled
+    from slotpack.pulling import verify_directory
+    from slotpack.sidecars import has_sidecar
+    from slotstream_cli.downloading import INTERRUPTED, display
+
     try:
         with display() as show:
-            found = verify_directory(model, directory, cancel=cancel, progress=show)
+            found = verify_directory(model, directory, cancel=Cancellation(), progress=show)
     except (KeyboardInterrupt, PullCancelled):
         raise click.exceptions.Exit(INTERRUPTED) from None
-    except SlotpackError as error:
-        raise click.ClickException(str(error)) from error
     for path in found.damaged:
         click.echo(f"damaged: {path}")
     for path in found.missing:

@@ -1,0 +1,107 @@
+"""What `slotstream serve` does, apart from its command line, so that its help imports neither engine nor server."""
+
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+
+from slotstream_cli.models import DEMO_NAME, PUBLISHED_NAME, PUBLISHED_NAMES, ModelChoice, choose_model
+from slotstream_core.engine import load
+from slotstream_planner import PlanRequest
+from slotstream_serve.dialects.catalog import all_dialects
+from slotstream_serve.facts import describe_checkpoint, with_plan
+from slotstream_serve.governance import governed
+from slotstream_serve.runner import Runner
+from slotstream_serve.server import SlotstreamServer, bind
+from slotstream_serve.service import Service
+from slotstream_serve.settings import ServeConfig
+
+TERMINATED = 143
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What to serve, where, and for whom; see `ServeConfig`.
+
+    Attributes:
+        model: A model's name or directory, or None for the default one.
+        request: What the memory plan should achieve.
+        host: Address to listen on.
+        port: Port to listen on; 0 lets the system choose.
+        api_key: What clients must send, or None.
+        allowed_hosts: More names that a `Host` header may carry.
+        max_prefill_wait_minutes: Longest time to a first token; 0 for no limit.
+        idle_exit_minutes: Stop after this long without requests and clients; 0 for never.
+        elastic: Whether the expert cache follows the machine's memory.
+    """
+
+    model: str | None
+    request: PlanRequest
+    host: str
+    port: int
+    api_key: str | None
+    allowed_hosts: tuple[str, ...]
+    max_prefill_wait_minutes: float
+    idle_exit_minutes: float
+    elastic: bool
+
+
+def serve_model(options: ServeOptions) -> None:
+    """Load a model and serve it until a signal or idleness stops the server.
+
+    Raises:
+        click.ClickException: The model cannot be had.
+        ConfigurationError: The address cannot be listened on, or a value is out of its range.
+        SlotstreamError: The model cannot be loaded.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    log = logging.getLogger("slotstream.serve")
+    choice = choose_model(options.model)
+    if choice.note:
+        log.info("%s", choice.note)
+    config = ServeConfig(
+        model=describe_checkpoint(choice.directory, name=choice.name, names=other_names(choice)),
+        host=options.host,
+        port=options.port,
+        api_key=options.api_key,
+        allowed_hosts=options.allowed_hosts,
+        max_prefill_wait_s=options.max_prefill_wait_minutes * 60,
+        idle_exit_s=options.idle_exit_minutes * 60 if options.idle_exit_minutes else None,
+    )
+    with terminated_softly(log), bind(config) as listener:
+        runner = Runner(lambda: load(choice.directory, request=options.request))
+        plan = runner.start().plan
+        if plan is not None:
+            facts = with_plan(config.model, plan, max_prefill_wait_s=config.max_prefill_wait_s)
+            config = replace(config, model=facts)
+            for note in plan.notes:
+                log.info("%s", note)
+        service = Service(runner, config, all_dialects())
+        with governed(service, elastic=options.elastic):
+            SlotstreamServer(service).run([listener])
+
+
+def other_names(choice: ModelChoice) -> frozenset[str]:
+    """Return the names besides its own that clients may use for a model."""
+    if choice.name == PUBLISHED_NAME:
+        return PUBLISHED_NAMES
+    return frozenset({f"{choice.name}:latest"}) if choice.name == DEMO_NAME or ":" not in choice.name else frozenset()
+
+
+@contextmanager
+def terminated_softly(log: logging.Logger) -> Iterator[None]:
+    """Turn SIGTERM into an exit with a line in the log, also while the model loads."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        log.info("stopped by SIGTERM")
+        raise SystemExit(TERMINATED)
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
