@@ -10,9 +10,10 @@ from typing import Protocol, Self
 import mlx.core as mx
 
 from slotstream_core.errors import StateError
+from slotstream_core.state.snapshot import RowSegment, StateSnapshot, Storable, load_layers, snapshot_layers
 
 
-class LayerState(Protocol):
+class LayerState(Storable, Protocol):
     """What one layer remembers of the tokens it has seen."""
 
     def fork(self) -> Self:
@@ -42,6 +43,11 @@ class SequenceState:
         self._model_key = model_key
         self._recorded_from: int | None = None
         self._in_pass = False
+
+    @property
+    def model_key(self) -> str:
+        """Which model made this state."""
+        return self._model_key
 
     def begin_pass(self, model_key: str) -> None:
         """Note that a pass begins; called by the model, which calls `advance` when the pass is complete.
@@ -101,6 +107,36 @@ class SequenceState:
                 f"the last pass over this sequence failed after token {self.length:,} and left it half advanced; "
                 "go on from a fork taken before that pass, or from a new state"
             )
+
+    def snapshot(self, known: Sequence[RowSegment] = ()) -> StateSnapshot:
+        """Copy this state to host memory.
+
+        Args:
+            known: Segments of an earlier snapshot that saw the same tokens; their rows are shared, not copied.
+
+        Raises:
+            StateError: The last pass failed half-way.
+        """
+        self._refuse_half_advanced()
+        return snapshot_layers(self._named(), length=self.length, model_key=self._model_key, known=known)
+
+    def restore(self, snapshot: StateSnapshot) -> None:
+        """Become the state that a snapshot was taken of; this one must be new.
+
+        Raises:
+            StateError: This state has seen tokens, or the snapshot belongs to another model.
+        """
+        if self.length:
+            raise StateError(f"a kept state can only replace an empty one; this one has {self.length:,} tokens")
+        if snapshot.model_key != self._model_key:
+            raise StateError(
+                f"the kept state belongs to another model ({snapshot.model_key}) than this one ({self._model_key})"
+            )
+        load_layers(snapshot, self._named())
+        self.length = snapshot.length
+
+    def _named(self) -> dict[str, Storable]:
+        return {str(index): layer for index, layer in enumerate(self.layers)}
 
     def forget_passes(self) -> None:
         """Free what the last recorded pass kept; afterwards only the present length is possible."""

@@ -1,6 +1,6 @@
 """Full attention over selected keys: grouped heads, gated output, and a growing cache of keys and values."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -12,6 +12,7 @@ from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, attend, ho
 from slotstream_core.models.qwen4_exp.indexer import IndexState, Selector
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
 from slotstream_core.models.qwen4_exp.rotary import Angles, rotate
+from slotstream_core.state.snapshot import GrowingArray, HostValues, RowForm
 
 CACHE_STEP_TOKENS = 1024
 """The key and value caches grow by this many tokens."""
@@ -57,6 +58,21 @@ class AttentionState:
         yield self.keys
         yield self.values
         yield from self.index.arrays()
+
+    def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
+        """See `Storable.fixed_arrays`."""
+        return self.index.fixed_arrays()
+
+    def row_arrays(self) -> Mapping[str, GrowingArray]:
+        """See `Storable.row_arrays`."""
+        form = RowForm(axis=1, tokens_per_row=1, step_rows=CACHE_STEP_TOKENS)
+        own = {"keys": GrowingArray(array=self.keys, form=form), "values": GrowingArray(array=self.values, form=form)}
+        return {**own, **self.index.row_arrays()}
+
+    def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
+        """See `Storable.load`."""
+        self.keys, self.values, self.length = rows["keys"], rows["values"], length
+        self.index.load(length, fixed, rows)
 
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Write the rows of a pass, [KV heads, T, head dim], and return all rows so far as views."""

@@ -1,6 +1,6 @@
 """The gated delta layer: short convolution, gated delta rule, gated norm."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -11,6 +11,7 @@ from slotstream_core.models.qwen4_exp.convolution import causal_convolution, las
 from slotstream_core.models.qwen4_exp.delta_rule import advance_chunked, advance_one
 from slotstream_core.models.qwen4_exp.norms import RmsNorm
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
+from slotstream_core.state.snapshot import GrowingArray, HostValues
 
 CHUNK_TOKENS = 16
 """Tokens solved together in a long pass; a power of two."""
@@ -56,6 +57,18 @@ class DeltaState:
         for window, memory in self.recorded:
             yield window
             yield memory
+
+    def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
+        """See `Storable.fixed_arrays`."""
+        return {"window": self.window, "memory": self.memory}
+
+    def row_arrays(self) -> Mapping[str, GrowingArray]:
+        """See `Storable.row_arrays`."""
+        return {}
+
+    def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
+        """See `Storable.load`."""
+        self.window, self.memory, self.recorded = fixed["window"], fixed["memory"], []
 
 
 class GatedDeltaLayer:

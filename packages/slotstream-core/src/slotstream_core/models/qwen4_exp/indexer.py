@@ -7,7 +7,7 @@ max(0, q . k) / sqrt(dim); of equal scores the earlier block wins, or in float32
 Until there are more complete blocks than the budget holds, everything is selected and nothing is scored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -19,6 +19,7 @@ from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.rotary import Angles, rotate
 from slotstream_core.models.qwen4_exp.tied_blocks import select_largest
+from slotstream_core.state.snapshot import GrowingArray, HostValues, RowForm
 
 BLOCK_STEP = 256
 """The block cache grows by this many blocks."""
@@ -66,6 +67,20 @@ class IndexState:
         yield self.tail
         if self.recorded is not None:
             yield self.recorded
+
+    def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
+        """See `Storable.fixed_arrays`."""
+        return {"tail": self.tail}
+
+    def row_arrays(self) -> Mapping[str, GrowingArray]:
+        """See `Storable.row_arrays`."""
+        form = RowForm(axis=0, tokens_per_row=self.ratio, step_rows=BLOCK_STEP)
+        return {"blocks": GrowingArray(array=self.blocks, form=form)}
+
+    def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
+        """See `Storable.load`."""
+        self.blocks, self.tail, self.length = rows["blocks"], fixed["tail"], length
+        self.recorded = None
 
 
 class Selector:

@@ -1,6 +1,6 @@
 """The n-gram embedding: hashed rows of the last tokens, gated into every residual stream."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -16,6 +16,7 @@ from slotstream_core.errors import CheckpointDamaged
 from slotstream_core.models.qwen4_exp.convolution import causal_convolution, last_rows
 from slotstream_core.models.qwen4_exp.ngram_rows import NgramTable, RowCache
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
+from slotstream_core.state.snapshot import GrowingArray, HostValues
 
 Ids = npt.NDArray[np.int64]
 
@@ -98,6 +99,18 @@ class NgramState:
         yield self.window
         for window, _ in self.recorded:
             yield window
+
+    def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
+        """See `Storable.fixed_arrays`."""
+        return {"window": self.window, "context": self.context}
+
+    def row_arrays(self) -> Mapping[str, GrowingArray]:
+        """See `Storable.row_arrays`."""
+        return {}
+
+    def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
+        """See `Storable.load`."""
+        self.window, self.context, self.recorded = fixed["window"], np.array(fixed["context"], np.int64), []
 
 
 class NgramLayer:

@@ -1,0 +1,274 @@
+"""A sequence state as plain host arrays: what the prefix cache keeps and what its disk tier writes.
+
+A state is made of fixed arrays, which each pass replaces (recurrent states, convolution windows), and of row arrays,
+which grow by one row for every so many tokens (keys, values, indexer blocks). A snapshot holds the fixed arrays of one
+length and its rows in segments: read-only pieces that cover the tokens from 0 to the length without a gap. Snapshots of
+one conversation, or of branches of one, share the segments of their common beginning, so that each costs only its
+fixed arrays and the rows it adds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.errors import StateError
+
+HostValues = npt.NDArray[np.generic]
+
+_DTYPES: Final[Mapping[str, mx.Dtype]] = {
+    "float32": mx.float32,
+    "float16": mx.float16,
+    "bfloat16": mx.bfloat16,
+    "int32": mx.int32,
+    "int64": mx.int64,
+}
+_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
+_BITS: Final = {"bfloat16": mx.uint16}
+"""Types that numpy does not have, and what their bits are held as."""
+
+
+def host_dtype(name: str) -> np.dtype[np.generic]:
+    """Return the numpy type that holds elements of a named type; bfloat16 as its bits.
+
+    Raises:
+        StateError: No state has elements of that type.
+    """
+    if name not in _DTYPES:
+        raise StateError(f"a state has no {name} elements; known are {', '.join(_DTYPES)}")
+    return np.dtype("uint16") if name in _BITS else np.dtype(name)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostArray:
+    """An array in host memory.
+
+    Attributes:
+        dtype: Name of the element type; see `host_dtype` for how numpy holds it.
+        values: Read-only, C order.
+    """
+
+    dtype: str
+    values: HostValues
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowForm:
+    """How an array grows with the sequence.
+
+    Attributes:
+        axis: The axis that grows.
+        tokens_per_row: Tokens for one row; a row exists once all of its tokens were seen.
+        step_rows: Capacity is a multiple of this many rows, so that a restored array has the strides of one that grew.
+    """
+
+    axis: int
+    tokens_per_row: int
+    step_rows: int
+
+    def rows(self, tokens: int) -> int:
+        """Rows of the first so many tokens."""
+        return tokens // self.tokens_per_row
+
+    def capacity(self, tokens: int) -> int:
+        """Rows that an array for so many tokens has room for."""
+        return -(-self.rows(tokens) // self.step_rows) * self.step_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowingArray:
+    """A row array of a live state.
+
+    Attributes:
+        array: With its capacity along the growing axis.
+        form: How it grows.
+    """
+
+    array: mx.array
+    form: RowForm
+
+
+class Storable(Protocol):
+    """The part of a layer's state that snapshots are made of.  Names are the layer's own; "/" is not used in them."""
+
+    def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
+        """The arrays that every pass replaces."""
+
+    def row_arrays(self) -> Mapping[str, GrowingArray]:
+        """The arrays that grow."""
+
+    def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
+        """Become the state after ``length`` tokens; arrays are owned from now on and have the names given out."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowSegment:
+    """Rows of all growing arrays for the tokens from ``start`` to ``end``.  Never changes; compared by identity.
+
+    Attributes:
+        start: First token.
+        end: One past the last token.
+        rows: By array name, ``<layer>/<name>``; along its axis an array holds its rows of these tokens only.
+        forms: How each of them grows.
+        owner: The segment whose memory this one is a part of; None when it owns its memory.
+    """
+
+    start: int
+    end: int
+    rows: Mapping[str, HostArray]
+    forms: Mapping[str, RowForm]
+    owner: "RowSegment | None" = None
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of the rows of these tokens."""
+        return sum(array.values.nbytes for array in self.rows.values())
+
+    def part(self, start: int, end: int) -> "RowSegment":
+        """Return the rows of some of its tokens, in the same memory.
+
+        Raises:
+            StateError: The tokens are not all in this segment.
+        """
+        if not self.start <= start < end <= self.end:
+            raise StateError(f"tokens {start:,} to {end:,} are not in a segment of {self.start:,} to {self.end:,}")
+        if (start, end) == (self.start, self.end):
+            return self
+        rows = {}
+        for name, array in self.rows.items():
+            form = self.forms[name]
+            first = form.rows(self.start)
+            chosen = _along(form.axis, form.rows(start) - first, form.rows(end) - first)
+            rows[name] = HostArray(dtype=array.dtype, values=array.values[chosen])
+        return RowSegment(start=start, end=end, rows=rows, forms=self.forms, owner=self.owner or self)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateSnapshot:
+    """The state of a sequence after ``length`` tokens.
+
+    Attributes:
+        length: Tokens seen.
+        model_key: Which model the state belongs to.
+        fixed: Arrays of this length, by ``<layer>/<name>``.
+        segments: Rows from token 0 to ``length``, adjoining, in order.
+    """
+
+    length: int
+    model_key: str
+    fixed: Mapping[str, HostArray]
+    segments: tuple[RowSegment, ...]
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes that belong to this length alone."""
+        return sum(array.values.nbytes for array in self.fixed.values())
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of all rows, shared ones included."""
+        return sum(segment.byte_size for segment in self.segments)
+
+
+def segments_until(segments: Sequence[RowSegment], length: int) -> tuple[RowSegment, ...]:
+    """Return adjoining segments cut at a length; what lies behind it is left out."""
+    kept = [segment.part(segment.start, min(segment.end, length)) for segment in segments if segment.start < length]
+    return tuple(kept)
+
+
+def snapshot_layers(
+    layers: Mapping[str, Storable], *, length: int, model_key: str, known: Sequence[RowSegment] = ()
+) -> StateSnapshot:
+    """Copy the state of a sequence to host memory.
+
+    Args:
+        layers: What remembers something, by a name without "/".
+        length: Tokens that all of them have seen.
+        model_key: Which model they belong to.
+        known: Segments from token 0 with the rows of the same tokens; they are used instead of being copied again.
+
+    Returns:
+        A snapshot; only rows that ``known`` lacks are new memory.
+    """
+    segments = segments_until(known, length)
+    start = segments[-1].end if segments else 0
+    fixed: dict[str, HostArray] = {}
+    rows: dict[str, HostArray] = {}
+    forms: dict[str, RowForm] = {}
+    for layer, state in layers.items():
+        for name, array in state.fixed_arrays().items():
+            fixed[f"{layer}/{name}"] = _to_host(array)
+        for name, growing in state.row_arrays().items():
+            form = growing.form
+            chosen = _along(form.axis, form.rows(start), form.rows(length))
+            rows[f"{layer}/{name}"] = _to_host(growing.array[chosen])
+            forms[f"{layer}/{name}"] = form
+    if start < length and rows:
+        segments += (RowSegment(start=start, end=length, rows=rows, forms=forms),)
+    return StateSnapshot(length=length, model_key=model_key, fixed=fixed, segments=segments)
+
+
+def load_layers(snapshot: StateSnapshot, layers: Mapping[str, Storable]) -> None:
+    """Put a snapshot's arrays into the layers of an empty sequence, with the capacities of a sequence that grew.
+
+    Raises:
+        StateError: The snapshot has other arrays than the layers.
+    """
+    for layer, state in layers.items():
+        fixed = {name: _to_device(_found(snapshot.fixed, f"{layer}/{name}")) for name in state.fixed_arrays()}
+        rows = {
+            name: _to_device(_joined(snapshot, f"{layer}/{name}", growing))
+            for name, growing in state.row_arrays().items()
+        }
+        state.load(snapshot.length, fixed, rows)
+
+
+def _joined(snapshot: StateSnapshot, name: str, empty: GrowingArray) -> HostArray:
+    """Return all rows of one array, zeros up to its capacity."""
+    form = empty.form
+    shape = list(empty.array.shape)
+    shape[form.axis] = form.capacity(snapshot.length)
+    dtype = _NAMES[empty.array.dtype]
+    values = np.zeros(shape, host_dtype(dtype))
+    for segment in snapshot.segments:
+        found = _found(segment.rows, name)
+        first, last = form.rows(segment.start), form.rows(segment.end)
+        expected = [*shape[: form.axis], last - first, *shape[form.axis + 1 :]]
+        if found.dtype != dtype or list(found.values.shape) != expected:
+            raise StateError(
+                f"{name} is {found.dtype} {list(found.values.shape)} in a kept state and {dtype} {expected} in the "
+                "model; the kept state belongs to another model"
+            )
+        values[_along(form.axis, first, last)] = found.values
+    return HostArray(dtype=dtype, values=values)
+
+
+def _found(arrays: Mapping[str, HostArray], name: str) -> HostArray:
+    array = arrays.get(name)
+    if array is None:
+        raise StateError(f"a kept state has no array {name}; it belongs to another model")
+    return array
+
+
+def _along(axis: int, start: int, end: int) -> tuple[slice, ...]:
+    return (*(slice(None),) * axis, slice(start, end))
+
+
+def _to_host(array: mx.array | HostValues) -> HostArray:
+    """Return a copy in host memory that nobody can change."""
+    if isinstance(array, mx.array):
+        name = _NAMES[array.dtype]
+        values: HostValues = np.array(array.view(_BITS[name]) if name in _BITS else array, order="C")
+    else:
+        name = array.dtype.name
+        values = array.copy()
+    values.setflags(write=False)
+    return HostArray(dtype=name, values=values)
+
+
+def _to_device(array: HostArray) -> mx.array:
+    values = mx.array(array.values)
+    return values.view(_DTYPES[array.dtype]) if array.dtype in _BITS else values
