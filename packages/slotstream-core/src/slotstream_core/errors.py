@@ -5,6 +5,7 @@
     |   +-- CheckpointMissing      no such directory, file, or shard named by the index
     |   +-- CheckpointDamaged      truncated file, wrong shape or dtype, NaN scales, inconsistent index
     |   +-- UnsupportedModel       an architecture, tensor or setting this version does not know
+    |   +-- CorrectionUnusable     the lookahead's correction file is missing or not as documented
     +-- TokenizerError             tokenizer or chat template missing, broken, or at odds with the vocabulary
     |   +-- TemplateError          the chat template refused the conversation
     +-- BackendError               MLX cannot run here as installed
@@ -42,6 +43,10 @@ class CheckpointDamaged(CheckpointError):
 
 class UnsupportedModel(CheckpointError):
     """An architecture, tensor or setting that this version does not know."""
+
+
+class CorrectionUnusable(CheckpointError):
+    """The file that corrects the lookahead's forecasts is missing, damaged, or made for another model."""
 
 
 class TokenizerError(SlotstreamError):

@@ -40,6 +40,36 @@ class Segment:
     pieces: list[Piece]
 
 
+class DemandGate:
+    """Open while no read that a computation waits for is under way. Lanes that read ahead stand aside while it is shut.
+
+    Any thread may use it.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lock = threading.Lock()
+        self._open = threading.Event()
+        self._open.set()
+
+    def enter(self) -> None:
+        """Count one more batch under way."""
+        with self._lock:
+            self._count += 1
+            self._open.clear()
+
+    def leave(self) -> None:
+        """Count one batch less."""
+        with self._lock:
+            self._count -= 1
+            if not self._count:
+                self._open.set()
+
+    def wait(self) -> None:
+        """Return once no batch is under way."""
+        self._open.wait()
+
+
 class ReadBatch:
     """The records of one request on their way into slots.
 
@@ -67,7 +97,27 @@ class ReadBatch:
         self._source = source
         self._waiting = dict(enumerate(jobs))
         self._running = 0
+        self._untouched = True
+        self._gate: DemandGate | None = None
         self._lock = threading.Lock()
+
+    def demand(self, gate: DemandGate) -> list[int]:
+        """Shut `gate` until this batch is done; return the jobs that no lane has claimed."""
+        with self._lock:
+            if self._gate is None and not self.done.is_set():
+                gate.enter()
+                self._gate = gate
+            return list(self._waiting)
+
+    def retract(self) -> bool:
+        """Cancel the whole batch if no lane has claimed any of it; say whether that was so."""
+        with self._lock:
+            if not self._untouched or self.done.is_set():
+                return False
+            self._waiting.clear()
+            self.cancelled = True
+            self._finish()
+            return True
 
     def cancel(self) -> None:
         """Drop the jobs no lane has claimed. `done` follows as soon as the reads under way return."""
@@ -78,7 +128,14 @@ class ReadBatch:
                 self.errors |= {piece.record: error for segment in segments for piece in segment.pieces}
             self._waiting.clear()
             if not self._running:
-                self.done.set()
+                self._finish()
+
+    def _finish(self) -> None:
+        """Say that no lane touches the slots any more. The lock is held."""
+        if not self.done.is_set():
+            self.done.set()
+            if self._gate is not None:
+                self._gate.leave()
 
     def waiting_jobs(self) -> list[int]:
         """Return the jobs that no lane has claimed."""
@@ -92,6 +149,7 @@ class ReadBatch:
             if segments is None:
                 return
             self._running += 1
+            self._untouched = False
         started = time.perf_counter()
         bytes_read = 0
         errors: dict[int, SlotstreamError] = {}
@@ -113,7 +171,7 @@ class ReadBatch:
             self.errors.update(errors)
             self._running -= 1
             if not self._running and not self._waiting:
-                self.done.set()
+                self._finish()
 
     def _read(self, segment: Segment, scratch: Bytes) -> None:
         """Read one segment and bring every piece into its slot, in the slot's type."""

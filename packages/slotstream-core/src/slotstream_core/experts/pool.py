@@ -7,6 +7,10 @@ them. A slot is in one of four states:
     resident  mapped, 0 or more holds; with 0 holds CLOCK may choose it
     reading   unmapped, held by its read and by the leases that asked for it
     spoiled   unmapped after a failed read, still held by leases that have not let go; then free
+    reserved  unmapped, held by a ticket: a record that a forecast named is being read into it, or lies there complete
+
+A ticket is redeemed when its record is asked for: complete, it is mapped and nothing moves; under way, the request
+joins it; not begun, it is taken back and read as any other. Tickets nobody redeems give their slots back as free ones.
 
 A record is mapped only after all its pieces arrived, and a victim is unmapped before its bytes change. Nothing here
 knows the order in which a model asks, so what a slot holds never influences a result, only how long it takes.
@@ -39,10 +43,28 @@ class _Loading:
     batch: ReadBatch
     keys: tuple[int, ...]
     settled: bool = False
+    from_ticket: bool = False  # a forecast asked for it
+    ahead: bool = False  # and nothing else has, so completion does not publish it
+    wanted: bool = True  # whether its bytes may still be of use
 
     @property
     def slots(self) -> list[int]:
         return [record.slot for record in self.batch.records]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AheadLimits:
+    """How much reading ahead may take from the pool.
+
+    Attributes:
+        reserved: Most slots with a ticket at once.
+        in_flight: Most records being read ahead, or waiting to be, at once.
+        spare: Idle slots that must be left for requests; with no more than these nothing is read ahead.
+    """
+
+    reserved: int
+    in_flight: int
+    spare: int
 
 
 class SlotPool:
@@ -73,6 +95,7 @@ class SlotPool:
         self._clock = Clock(slot_count)
         self._leases: set[PoolLease] = set()
         self._batches: list[_Loading] = []
+        self._tickets: dict[int, _Loading] = {}  # keys of records read ahead that nobody asked for yet
 
     @property
     def slot_count(self) -> int:
@@ -83,6 +106,11 @@ class SlotPool:
     def resident_count(self) -> int:
         """Records that can be used without reading."""
         return len(self._slot_of)
+
+    @property
+    def ticket_count(self) -> int:
+        """Slots reserved for records that a forecast named."""
+        return len(self._tickets)
 
     @property
     def stats(self) -> ExpertStats:
@@ -102,8 +130,10 @@ class SlotPool:
         keys = self._keys(layer, experts)
         distinct = list(dict.fromkeys(keys))
         self._settle_finished()
+        self._redeem(distinct)
         self._finish_cancelled(distinct)
         if self._idle < self._needed(distinct):
+            self.drop_tickets()
             self._finish_abandoned()
             needed = self._needed(distinct)
             if self._idle < needed:
@@ -118,6 +148,98 @@ class SlotPool:
             for slot in taken:
                 self._let_go(slot)
             raise
+
+    def read_ahead(self, layer: int, experts: Iterable[int], limits: AheadLimits) -> int:
+        """Reserve slots for experts that a forecast names and start reading them, while the limits allow it.
+
+        Residents among them count as touched, so that the reservations do not evict what is about to be used.
+
+        Args:
+            layer: The layer that may ask for them.
+            experts: Likeliest first.
+            limits: What may be taken.
+
+        Returns:
+            How many reads were issued.
+
+        Raises:
+            PoolError: An id or layer is out of range.
+            ExpertReadError: The reader is closed.
+        """
+        keys = self._keys(layer, list(experts))
+        self._settle_finished()
+        missing: list[int] = []
+        for key in keys:
+            if (slot := self._slot_of.get(key)) is not None:
+                self._clock.touch(slot)
+            elif key not in self._reading and key not in self._tickets:
+                missing.append(key)
+        in_flight = sum(loading.ahead for loading in self._batches)
+        room = min(limits.reserved - len(self._tickets), limits.in_flight - in_flight, self._idle - limits.spare)
+        issued = missing[: max(0, room)]
+        for key in issued:
+            self._reserve(layer, key)
+        return len(issued)
+
+    def _reserve(self, layer: int, key: int) -> None:
+        slot = self._take_slot()
+        record = Record(layer, key - layer * self.layout.expert_count, slot, key not in self._checked)
+        self._hold(slot)  # the ticket's
+        try:
+            loading = _Loading(
+                batch=self._reader.prepare([record], self.slots), keys=(key,), from_ticket=True, ahead=True
+            )
+        except BaseException:
+            self._let_go(slot)
+            raise
+        self._hold(slot)  # the read's
+        self._batches.append(loading)
+        self._tickets[key] = loading
+        self._totals["ahead_records"] += 1
+        self._reader.submit_ahead(loading.batch)
+
+    def _redeem(self, keys: Iterable[int]) -> None:
+        """Turn the tickets of these records into residents, reads to wait for, or free slots."""
+        for key in keys if self._tickets else ():
+            loading = self._tickets.pop(key, None)
+            if loading is None:
+                continue
+            batch, slot = loading.batch, loading.slots[0]
+            if batch.retract():
+                self._totals["ahead_retracted"] += 1
+                self._settle(loading)
+            elif not batch.done.is_set():
+                loading.ahead = False
+                self._reading[key] = loading
+                self._reading_slot[key] = slot
+                self._totals["ahead_joined"] += 1
+                self._reader.submit(batch)
+            else:
+                self._settle(loading)
+                if not batch.errors:
+                    self._publish(key, slot)
+                    self._totals["ahead_used"] += 1
+            self._let_go(slot)
+
+    def expire(self, layer: int) -> None:
+        """Drop the tickets of all layers up to this one: their requests have been made."""
+        last = (layer + 1) * self.layout.expert_count
+        self._drop([key for key in self._tickets if key < last])
+
+    def drop_tickets(self) -> None:
+        """Give up everything that is read ahead, complete or not. Nothing waits here."""
+        self._drop(list(self._tickets))
+
+    def _drop(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            loading = self._tickets.pop(key)
+            loading.wanted = False
+            if loading.settled:
+                self._totals["wasted_bytes"] += loading.batch.bytes_read
+            else:
+                loading.batch.cancel()
+            self._totals["ahead_wasted"] += 1
+            self._let_go(loading.slots[0])
 
     def hold_layer(self, layer: int) -> PoolLease | None:
         """Hold every expert of a layer if all are resident, counting nothing; else return None.
@@ -245,15 +367,24 @@ class SlotPool:
         self._batches.remove(loading)
         batch = loading.batch
         for index, (key, record) in enumerate(zip(loading.keys, batch.records, strict=True)):
-            del self._reading[key], self._reading_slot[key]
-            if index not in batch.errors:
-                self._slot_of[key] = record.slot
-                self._key_of[record.slot] = key
-                self._checked.add(key)
+            if not loading.ahead:
+                del self._reading[key], self._reading_slot[key]
+                if index not in batch.errors:
+                    self._publish(key, record.slot)
             self._let_go(record.slot)
         self._totals["bytes_read"] += batch.bytes_read
         self._totals["read_s"] += batch.read_s
-        self._totals["failed_records"] += len(batch.errors)
+        if not batch.cancelled or not loading.ahead:
+            self._totals["failed_records"] += len(batch.errors)
+        if not loading.wanted:
+            self._totals["wasted_bytes"] += batch.bytes_read
+        if loading.from_ticket:
+            self._totals["ahead_bytes"] += batch.bytes_read
+
+    def _publish(self, key: int, slot: int) -> None:
+        self._slot_of[key] = slot
+        self._key_of[slot] = key
+        self._checked.add(key)
 
     def _finish_abandoned(self) -> None:
         """Wait for reads that only their own lanes still hold; they were cancelled, so this is short."""
@@ -296,6 +427,7 @@ class SlotPool:
         """
         if self._leases:
             raise PoolError(f"the pool cannot change size while {len(self._leases)} requests hold slots")
+        self.drop_tickets()
         for loading in list(self._batches):
             loading.batch.done.wait()
             self._settle(loading)
@@ -316,6 +448,7 @@ class SlotPool:
 
     def forget(self) -> None:
         """Unmap every record nobody holds, so that it is read again when asked for."""
+        self.drop_tickets()
         self._settle_finished()
         for slot, key in enumerate(self._key_of):
             if key != UNMAPPED and not self._holds[slot]:
@@ -337,6 +470,9 @@ class SlotPool:
         for loading in self._batches:
             for slot in loading.slots:
                 expected[slot] += 1
+        reserved = [loading.slots[0] for loading in self._tickets.values()]
+        for slot in reserved:
+            expected[slot] += 1
         mapped = {slot: key for key, slot in self._slot_of.items()}
         free = set(self._free)
         keys_of = {slot: key for slot, key in enumerate(self._key_of) if key != UNMAPPED}
@@ -345,13 +481,16 @@ class SlotPool:
         rules = {
             "two records share a slot": len(mapped) == len(self._slot_of),
             "the map and its reverse differ": mapped == keys_of,
-            "holds do not match leases and reads": expected == self._holds,
+            "holds do not match leases, reads and tickets": expected == self._holds,
             "the count of idle slots is wrong": self._idle == self._holds.count(0),
             "a slot is listed as free twice": len(free) == len(self._free),
             "the free list is not the unused slots": free == unused,
             "a slot being read is mapped": not reading & mapped.keys(),
             "two reads share a slot": len(reading) == len(self._reading_slot),
             "a record is both resident and being read": not self._slot_of.keys() & self._reading.keys(),
+            "a reserved slot is mapped": not mapped.keys() & set(reserved),
+            "a record with a ticket is resident or asked for": not self._tickets.keys()
+            & (self._slot_of.keys() | self._reading.keys()),
         }
         for rule, holds in rules.items():
             if not holds:

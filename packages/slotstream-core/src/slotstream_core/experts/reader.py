@@ -1,9 +1,10 @@
 """Parallel reads of expert records from disk into slots.
 
 Reader threads ("lanes") run `preadv`, which releases the interpreter lock, and write through host views of the slots;
-they never call MLX. Pieces stored as a slot holds them are read straight into the slot, others into the lane's scratch
-and converted from there; reads past the page cache always go through scratch. Nothing is published here: a slot being
-read belongs to the pool's bookkeeping, and only a finished batch says which records are complete.
+they never call MLX. A second set of lanes reads what a computation may ask for soon; it begins nothing while a read
+that one waits for is under way. Pieces stored as a slot holds them are read straight into the slot, others into the
+lane's scratch and converted from there; reads past the page cache always go through scratch. Nothing is published here:
+a slot being read belongs to the pool's bookkeeping, and only a finished batch says which records are complete.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from slotstream_core.errors import ExpertReadError, SettingError
-from slotstream_core.experts.batches import Piece, ReadBatch, Record, Segment
+from slotstream_core.experts.batches import DemandGate, Piece, ReadBatch, Record, Segment
 from slotstream_core.experts.slots import Bytes, SlotArrays
 from slotstream_core.experts.sources import ExpertSource
 
 LANES_VARIABLE = "SLOTSTREAM_IO_QUEUE_DEPTH"
 LANES_MAX = 128
 DEMAND_LANES = 32
+AHEAD_LANES = 16
 MERGE_BYTES = 1 << 20
 JOB_BYTES = 1 << 18
 PIECES_PER_READ = 256  # well under the kernel's limit of 1,024 buffers a call
@@ -32,27 +34,40 @@ PAGE_BYTES = 1 << 14  # a multiple of every page size in use
 LARGE_PAGES_FROM_BYTES = 1 << 22
 
 
+Job = tuple[ReadBatch, int]
+
+
 class ExpertReader:
     """A fixed set of lanes, made once and closed once; a context manager.
 
     Its methods are for one thread.
+
+    Args:
+        source: Where records are read from.
+        lane_count: Lanes for what a computation waits for.
+        ahead_lane_count: Lanes for what it may ask for soon; without them `submit_ahead` is not to be called.
     """
 
-    def __init__(self, source: ExpertSource, *, lane_count: int) -> None:
+    def __init__(self, source: ExpertSource, *, lane_count: int, ahead_lane_count: int = 0) -> None:
         self.source = source
         self.lane_count = lane_count
-        self._jobs: queue.SimpleQueue[tuple[ReadBatch, int] | None] = queue.SimpleQueue()
+        self.ahead_lane_count = ahead_lane_count
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._ahead_jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._gate = DemandGate()
         self._outstanding: weakref.WeakSet[ReadBatch] = weakref.WeakSet()
         self._closed = False
         # No segment exceeds this: merging stops at MERGE_BYTES. Blocks around it may add one at either end.
         largest = max(kind.disk_bytes for kind in source.layout.kinds)
-        scratch = _scratch(lane_count, max(MERGE_BYTES, largest) + 2 * source.alignment)
+        scratch = _scratch(lane_count + ahead_lane_count, max(MERGE_BYTES, largest) + 2 * source.alignment)
         self._lanes = [
-            threading.Thread(target=_work, args=(self._jobs, part), name=f"slotstream-lane-{index}", daemon=True)
-            for index, part in enumerate(scratch)
+            _start(f"slotstream-lane-{index}", _work, self._jobs, part)
+            for index, part in enumerate(scratch[:lane_count])
         ]
-        for lane in self._lanes:
-            lane.start()
+        self._lanes += [
+            _start(f"slotstream-ahead-{index}", _work_ahead, self._ahead_jobs, part, self._gate)
+            for index, part in enumerate(scratch[lane_count:])
+        ]
 
     def __enter__(self) -> ExpertReader:
         return self
@@ -72,10 +87,19 @@ class ExpertReader:
         return ReadBatch(records, arrays, self.source, jobs)
 
     def submit(self, batch: ReadBatch) -> None:
-        """Hand a prepared batch to the lanes and return at once."""
+        """Hand a prepared batch to the lanes and return at once.
+
+        A batch that reads ahead may be handed over too, once something waits for it: who claims a job first reads it.
+        """
+        self._outstanding.add(batch)
+        for job in batch.demand(self._gate):
+            self._jobs.put((batch, job))
+
+    def submit_ahead(self, batch: ReadBatch) -> None:
+        """Hand a prepared batch to the lanes that read ahead and return at once."""
         self._outstanding.add(batch)
         for job in batch.waiting_jobs():
-            self._jobs.put((batch, job))
+            self._ahead_jobs.put((batch, job))
 
     def close(self) -> None:
         """Skip queued reads and end the lanes. Waits at most a few seconds for a disk that does not answer."""
@@ -84,8 +108,10 @@ class ExpertReader:
         self._closed = True
         for batch in list(self._outstanding):
             batch.cancel()
-        for _ in self._lanes:
+        for _ in range(self.lane_count):
             self._jobs.put(None)
+        for _ in range(self.ahead_lane_count):
+            self._ahead_jobs.put(None)
         deadline = time.monotonic() + CLOSE_WAIT_S
         for lane in self._lanes:
             lane.join(max(0.0, deadline - time.monotonic()))
@@ -103,11 +129,25 @@ def _scratch(lane_count: int, byte_count: int) -> list[Bytes]:
     return [block[first + lane * stride :][:byte_count] for lane in range(lane_count)]
 
 
-def _work(jobs: queue.SimpleQueue[tuple[ReadBatch, int] | None], scratch: Bytes) -> None:
+def _start(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
+    lane = threading.Thread(target=work, args=arguments, name=name, daemon=True)
+    lane.start()
+    return lane
+
+
+def _work(jobs: queue.SimpleQueue[Job | None], scratch: Bytes) -> None:
     while (job := jobs.get()) is not None:
         batch, index = job
         batch.run(index, scratch)
         del job, batch  # an idle lane keeps no slot memory alive
+
+
+def _work_ahead(jobs: queue.SimpleQueue[Job | None], scratch: Bytes, gate: DemandGate) -> None:
+    while (job := jobs.get()) is not None:
+        batch, index = job
+        gate.wait()
+        batch.run(index, scratch)
+        del job, batch
 
 
 def _segments(source: ExpertSource, records: Sequence[Record]) -> list[Segment]:
@@ -165,3 +205,8 @@ def choose_lanes(environment: Mapping[str, str], *, core_count: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= LANES_MAX):
         raise SettingError(f"{LANES_VARIABLE} is {text!r}; use a whole number from 1 to {LANES_MAX}, or unset it")
     return int(text)
+
+
+def choose_ahead_lanes(lane_count: int) -> int:
+    """Return how many lanes read ahead beside `lane_count` lanes: half as many, at most 16."""
+    return max(1, min(AHEAD_LANES, lane_count // 2))

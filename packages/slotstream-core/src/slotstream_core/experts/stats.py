@@ -14,10 +14,17 @@ class ExpertStats:
         hits: Distinct experts found resident (or already being read), summed over requests.
         misses: Distinct experts that had to be read, summed over requests.
         evictions: Records dropped to make room.
-        bytes_read: Bytes of expert records read from disk.
+        bytes_read: Bytes of expert records read from disk, those read ahead included.
         failed_records: Records whose read failed.
         read_s: Time reader threads spent in reads and copies, summed over threads.
         wait_s: Time the computing thread stood still for records.
+        ahead_records: Records whose read ahead was issued, because a forecast named them.
+        ahead_used: Of those, records that were complete when a request asked for them. They count as hits.
+        ahead_joined: Records that were on their way when asked for, and then waited for. They count as hits.
+        ahead_retracted: Records asked for before any lane had begun; read as ordinary misses.
+        ahead_wasted: Records nobody asked for.
+        ahead_bytes: Bytes read ahead.
+        wasted_bytes: Of those, bytes of records nobody asked for.
     """
 
     requests: int = 0
@@ -26,6 +33,13 @@ class ExpertStats:
     evictions: int = 0
     bytes_read: int = 0
     failed_records: int = 0
+    ahead_records: int = 0
+    ahead_used: int = 0
+    ahead_joined: int = 0
+    ahead_retracted: int = 0
+    ahead_wasted: int = 0
+    ahead_bytes: int = 0
+    wasted_bytes: int = 0
     read_s: float = 0.0
     wait_s: float = 0.0
 

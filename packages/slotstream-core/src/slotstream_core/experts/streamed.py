@@ -17,15 +17,21 @@ from slotstream_core.experts.stats import ExpertStats
 class StreamedExperts:
     """The `Experts` of a model larger than memory: one slot pool and the lanes that fill it. A context manager.
 
+    Args:
+        source: Where records are read from.
+        slot_count: Slots of the pool.
+        lane_count: Threads for reads that a request waits for.
+        ahead_lane_count: Threads for reading ahead; 0 where no `Lookahead` is used.
+
     Raises (constructor):
         PoolError: Fewer than one slot.
     """
 
-    def __init__(self, source: ExpertSource, *, slot_count: int, lane_count: int) -> None:
+    def __init__(self, source: ExpertSource, *, slot_count: int, lane_count: int, ahead_lane_count: int = 0) -> None:
         self.layout = source.layout
         self._places: dict[int, mx.array] = {}
         self._residents: list[PoolLease] = []
-        self._reader = ExpertReader(source, lane_count=lane_count)
+        self._reader = ExpertReader(source, lane_count=lane_count, ahead_lane_count=ahead_lane_count)
         try:
             self.pool = SlotPool(self._reader, slot_count=slot_count)
         except BaseException:

@@ -59,7 +59,7 @@ class PromptReader:
 
 def next_logits(model: Model, state: SequenceState, token: int) -> Row:
     """Return the logits after one more token, float32 [vocabulary]; the token joins the state."""
-    result = model.forward(np.array([token], dtype=np.int32), state)
+    result = model.forward(np.array([token], dtype=np.int32), state, decode=True)
     return logits_row(result.logits)
 
 

@@ -31,8 +31,16 @@ class Model(Protocol):
         *,
         logits: Literal["last", "all"] = "last",
         record: bool = False,
+        decode: bool = False,
     ) -> Pass:
         """Run one pass over ids that follow what the state has seen, and append them to it.
+
+        Args:
+            ids: Token ids.
+            state: What they follow.
+            logits: Of the last token or of all.
+            record: Keep what trimming inside this pass needs.
+            decode: Whether a reply is being made, so that experts may be read ahead; the result is the same.
 
         A pass that raises leaves the state unusable and the model usable.
 

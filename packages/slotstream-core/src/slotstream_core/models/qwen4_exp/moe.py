@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -44,6 +45,28 @@ def pass_leases() -> Iterator[PassLeases]:
         leases.release()
 
 
+class PassWatch(Protocol):
+    """Who looks at a pass on its way: what forecasts the next layer's experts, or records what a forecast needs.
+
+    It may compute from what it is shown, and must leave it alone.
+    """
+
+    def entering(self, layer: int, streams: mx.array) -> None:
+        """A layer begins, from these streams [T, streams, hidden]."""
+
+    def attended(self, layer: int, streams: mx.array) -> None:
+        """A layer's attention has joined the streams; its experts come next."""
+
+    def routing(self, layer: int, x: mx.array) -> None:
+        """A layer's router reads these rows [T, hidden]."""
+
+    def arrays(self) -> list[mx.array]:
+        """What to evaluate together with the routing."""
+
+    def requested(self, layer: int) -> None:
+        """The arrays are evaluated and the layer's experts requested; they may not be there yet."""
+
+
 class ExpertLayer:
     """Router, routed experts and the shared expert of one layer.
 
@@ -72,28 +95,34 @@ class ExpertLayer:
         self._shared_down = weights.projection(f"{shared}.down_proj")
         self._shared_gate = weights.projection(f"{prefix}.shared_expert_gate")
 
-    def __call__(self, x: mx.array, leases: PassLeases) -> mx.array:
+    def __call__(self, x: mx.array, leases: PassLeases, watch: PassWatch | None = None) -> mx.array:
         """Mix the chosen experts of every row of ``x`` [T, hidden]; returns [T, hidden].
 
         Raises:
             ExpertReadError: A record could not be read.
         """
+        if watch is not None:
+            watch.routing(self._layer, x)
         ids, mix = self.route(x)
         shared = self._shared(x)
         places = self._experts.places(self._layer)
-        routed = self._streamed(x, ids, shared, leases) if places is None else self._compute(x, places[ids])
+        routed = self._streamed(x, ids, shared, leases, watch) if places is None else self._compute(x, places[ids])
         # the weighted sum over k in routing order, float32: [T, 1, k] @ [T, k, hidden]
         mixed = mx.addmm(shared.astype(mx.float32)[:, None], mix[:, None], routed.astype(mx.float32))
         return mixed[:, 0].astype(x.dtype)
 
     def route(self, x: mx.array) -> tuple[mx.array, mx.array]:
         """Ids [T, top] of the chosen experts and their float32 weights [T, top]."""
-        logits = self._router(x.astype(mx.float32))
+        logits = self.router_logits(x)
         rest = self._expert_count - self._top
         ids = mx.argpartition(logits, rest, axis=-1)[:, rest:] if rest else mx.argsort(logits, axis=-1)
         if self._normalise:
             return ids, mx.softmax(mx.take_along_axis(logits, ids, axis=-1), axis=-1)
         return ids, mx.take_along_axis(mx.softmax(logits, axis=-1), ids, axis=-1)
+
+    def router_logits(self, x: mx.array) -> mx.array:
+        """float32 [T, experts]; the largest are chosen."""
+        return self._router(x.astype(mx.float32))
 
     def _shared(self, x: mx.array) -> mx.array:
         gate, up = self._shared_inputs(x)
@@ -109,8 +138,12 @@ class ExpertLayer:
             return mx.array(outputs).reshape(*places.shape, -1)
         return compute_experts(arrays, x[:, None, None, :], slots)[:, :, 0]
 
-    def _streamed(self, x: mx.array, ids: mx.array, shared: mx.array, leases: PassLeases) -> mx.array:
-        mx.eval(ids)  # the only wait of this layer; everything before it is computed too
+    def _streamed(
+        self, x: mx.array, ids: mx.array, shared: mx.array, leases: PassLeases, watch: PassWatch | None
+    ) -> mx.array:
+        mx.eval(
+            ids, watch.arrays() if watch is not None else []
+        )  # the only wait of this layer; everything before it is computed too
         leases.release()
         chosen = np.array(ids)
         distinct = np.unique(chosen)
@@ -119,6 +152,8 @@ class ExpertLayer:
         lease = self._experts.request(self._layer, distinct.tolist())
         leases.hold(lease)
         mx.async_eval(shared)  # type: ignore[no-untyped-call]
+        if watch is not None:
+            watch.requested(self._layer)
         lease.wait()
         return self._compute(x, mx.array(self._places(distinct, lease)[chosen]))
 

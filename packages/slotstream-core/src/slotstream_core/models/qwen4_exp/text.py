@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 import mlx.core as mx
 import numpy as np
@@ -18,7 +18,7 @@ from slotstream_core.experts.stacks import Experts
 from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer, inject
-from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, pass_leases
+from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch, pass_leases
 from slotstream_core.models.qwen4_exp.ngram import NgramLayer, NgramState
 from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
 from slotstream_core.models.qwen4_exp.projections import WeightReader
@@ -36,6 +36,13 @@ Ids = npt.NDArray[np.int64]
 def expert_modules(config: Qwen4ExpConfig) -> list[str]:
     """Names of the modules that hold each layer's routed experts, for `ExpertLayout.from_checkpoint`."""
     return [f"{TEXT_PREFIX}.layers.{layer}.mlp.switch_mlp" for layer in range(config.num_hidden_layers)]
+
+
+class Forecasts(Protocol):
+    """What reads experts ahead in decode passes."""
+
+    def watching(self, rows: int) -> AbstractContextManager[PassWatch | None]:
+        """A context around one decode pass of this many rows, and who is to see it; None for nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +83,7 @@ class DecoderLayer:
         self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts
     ) -> None:
         self._mixer: GatedDeltaLayer | SparseAttention
+        self._layer = layer
         if kind == "linear_attention":
             self._mixer = GatedDeltaLayer(weights, f"{prefix}.linear_attn", config)
         else:
@@ -88,8 +96,25 @@ class DecoderLayer:
         """The state before the first token."""
         return self._mixer.new_state()
 
-    def __call__(self, streams: mx.array, state: LayerState, positions: PassPositions, leases: PassLeases) -> mx.array:
+    def expert_input(self, streams: mx.array) -> mx.array:
+        """What this layer's experts and router would read from ``streams``, [T, hidden]."""
+        return self._expert_streams.mix(streams)[0]
+
+    def router_logits(self, x: mx.array) -> mx.array:
+        """The router's logits for rows of `expert_input`, float32 [T, experts]."""
+        return self._experts.router_logits(x)
+
+    def __call__(
+        self,
+        streams: mx.array,
+        state: LayerState,
+        positions: PassPositions,
+        leases: PassLeases,
+        watch: PassWatch | None = None,
+    ) -> mx.array:
         """Advance ``state`` and return the new streams, [T, streams, hidden]."""
+        if watch is not None:
+            watch.entering(self._layer, streams)
         x, injection = self._attention_streams.read(streams)
         if isinstance(self._mixer, GatedDeltaLayer) and isinstance(state, DeltaState):
             y = self._mixer(x, state, start=positions.start, record=positions.record)
@@ -100,8 +125,10 @@ class DecoderLayer:
         else:
             raise StateError(f"a {type(state).__name__} was passed to a {type(self._mixer).__name__}")
         streams = inject(streams, y, injection)
+        if watch is not None:
+            watch.attended(self._layer, streams)
         x, injection = self._expert_streams.read(streams)
-        return inject(streams, self._experts(x, leases), injection)
+        return inject(streams, self._experts(x, leases, watch), injection)
 
 
 class Qwen4ExpModel:
@@ -152,6 +179,7 @@ class Qwen4ExpModel:
         }
         self._mixer = StreamMixer(weights, f"{TEXT_PREFIX}.hyper_connection_mixer", config)
         self._head = weights.projection(HEAD_MODULE)
+        self._forecasts: Forecasts | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -164,6 +192,15 @@ class Qwen4ExpModel:
         self._lanes.shutdown()
         if self._host is not None:
             self._host.close()
+
+    def look_ahead(self, forecasts: Forecasts) -> None:
+        """Read experts ahead in decode passes from now on; see `slotstream_core.models.qwen4_exp.forecasting`."""
+        self._forecasts = forecasts
+
+    @property
+    def layers(self) -> Sequence[DecoderLayer]:
+        """The decoder layers, first one first."""
+        return self._layers
 
     def new_state(self) -> SequenceState:
         """The state of an empty sequence."""
@@ -178,6 +215,8 @@ class Qwen4ExpModel:
         *,
         logits: Literal["last", "all"] = "last",
         record: bool = False,
+        decode: bool = False,
+        watch: PassWatch | None = None,
     ) -> ForwardResult:
         """Run one pass over ``ids`` [T], which follow what ``state`` has seen, and append them to it.
 
@@ -186,6 +225,8 @@ class Qwen4ExpModel:
             state: Advanced in place. When the pass fails it refuses to go on; a fork taken before still can.
             logits: Of the last token only, or of every token.
             record: Keep what `SequenceState.trim` needs to return to any length inside this pass.
+            decode: Whether a reply is being made: experts may then be read ahead. The result is the same.
+            watch: Sees the pass on its way, in place of what reads ahead.
 
         Returns:
             Logits and streams; not necessarily evaluated yet when every expert is in place to stay.
@@ -200,7 +241,10 @@ class Qwen4ExpModel:
         positions = self._positions(state.length, len(tokens), record=record)
         ngrams = self._look_up(tokens, state)
         blas = nullcontext() if self._host is None else self._host.single_threaded_blas()
-        with pass_leases() as leases, blas:
+        ahead: AbstractContextManager[PassWatch | None] = nullcontext(watch)
+        if decode and watch is None and self._forecasts is not None:
+            ahead = self._forecasts.watching(len(tokens))
+        with pass_leases() as leases, blas, ahead as watch:
             streams = self._embed(tokens)
             for index, layer in enumerate(self._layers):
                 if index in ngrams:
@@ -208,7 +252,7 @@ class Qwen4ExpModel:
                     streams = streams + self._ngrams[index](
                         streams, tokens, embeddings, ngram_state, start=positions.start, record=record
                     )
-                streams = layer(streams, state.layers[index], positions, leases)
+                streams = layer(streams, state.layers[index], positions, leases, watch)
             result = ForwardResult(logits=self._logits(streams if logits == "all" else streams[-1:]), streams=streams)
             state.advance(len(tokens), recorded=record)
             pending = [result.logits, streams, *state.arrays()]

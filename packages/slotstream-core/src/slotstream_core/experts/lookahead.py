@@ -1,0 +1,161 @@
+"""Reading experts ahead of the layer that will ask for them, from a forecast of its router's logits.
+
+A forecast only decides what is read early. Which experts compute is decided by the real router, so the output is the
+same with any forecast, and with none.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.experts.pool import AheadLimits, SlotPool
+from slotstream_core.experts.trials import Trial
+
+Logits = npt.NDArray[np.float32]
+
+MARGIN = 0.062
+REFERENCE_EXPERTS, REFERENCE_TOP = 512, 10
+REFERENCE_CANDIDATES, REFERENCE_RESERVED, REFERENCE_SPARE = 24, 64, 256
+ISSUE_LIMIT = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookaheadSettings:
+    """What is read ahead.
+
+    Attributes:
+        margin: How far a forecast logit must lie above the last one that would be chosen.
+        candidates: Most experts considered a row.
+        issue_limit: Most reads issued for one layer in one pass.
+        limits: What may be taken from the pool.
+    """
+
+    margin: float = MARGIN
+    candidates: int
+    issue_limit: int = ISSUE_LIMIT
+    limits: AheadLimits
+
+    @staticmethod
+    def scaled(*, experts: int, top: int, slots: int) -> LookaheadSettings:
+        """Return the settings measured on the published model, in proportion to another model and pool.
+
+        With 512 experts, 10 of them chosen, and 512 slots or more: 24 candidates a row, at most 64 reserved slots, 256
+        slots left idle. Never is more than an eighth of the pool reserved.
+
+        Args:
+            experts: Experts a layer.
+            top: Experts chosen for a row.
+            slots: Slots of the pool.
+        """
+        reserved = max(top, experts * REFERENCE_RESERVED // REFERENCE_EXPERTS)
+        spare = max(1, experts * REFERENCE_SPARE // REFERENCE_EXPERTS)
+        return LookaheadSettings(
+            candidates=min(experts, math.ceil(top * REFERENCE_CANDIDATES / REFERENCE_TOP)),
+            limits=AheadLimits(
+                reserved=min(REFERENCE_RESERVED, reserved, slots // 8),
+                in_flight=ISSUE_LIMIT,
+                spare=min(spare, slots // 2),
+            ),
+        )
+
+
+def choose_candidates(logits: Logits, *, top: int, margin: float, limit: int) -> list[int]:
+    """Return the experts a forecast is sure enough of, most certain first.
+
+    An expert's margin is its logit less the `top`-th largest of its row; several rows count an expert by its best one.
+
+    Args:
+        logits: Forecast router logits, [rows, experts].
+        top: Experts the router chooses for a row.
+        margin: Least margin; with a positive one at most `top` - 1 experts of a row qualify.
+        limit: Most experts considered a row.
+    """
+    best: dict[int, float] = {}
+    for row in logits:
+        last = np.partition(row, len(row) - top)[len(row) - top]
+        above = row - last
+        chosen = np.flatnonzero(above >= margin)
+        if len(chosen) > limit:
+            chosen = chosen[np.argsort(-above[chosen], kind="stable")[:limit]]
+        for expert in chosen.tolist():
+            best[expert] = max(best.get(expert, -math.inf), float(above[expert]))
+    return sorted(best, key=lambda expert: (-best[expert], expert))
+
+
+class Lookahead:
+    """Decides in which passes to read ahead and what; belongs to one pool and one thread.
+
+    Args:
+        pool: Where slots are reserved.
+        top: Experts the router chooses for a row.
+        always: Read ahead in every decode pass. Otherwise trials decide: passes with and without it are timed in turn,
+            by number of rows, and the faster way is kept for a while.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, pool: SlotPool, *, top: int, always: bool = False, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._pool = pool
+        self._top = top
+        self._always = always
+        self._clock = clock
+        self._trials: dict[int, Trial] = {}
+        self._slots = -1
+        self._settings: LookaheadSettings | None = None
+        self._rows = 0
+        self._active = False
+        self._started_s = 0.0
+
+    @property
+    def settings(self) -> LookaheadSettings:
+        """What is read ahead with the pool's present size."""
+        if self._settings is None or self._slots != self._pool.slot_count:
+            self._slots = self._pool.slot_count
+            self._settings = LookaheadSettings.scaled(
+                experts=self._pool.layout.expert_count, top=self._top, slots=self._slots
+            )
+            self._trials.clear()
+        return self._settings
+
+    @property
+    def verdicts(self) -> dict[int, bool | None]:
+        """By rows of a pass: whether trials found reading ahead faster; None while the first is running."""
+        return {rows: trial.verdict for rows, trial in self._trials.items()}
+
+    def begin_pass(self, rows: int) -> bool:
+        """Say whether the decode pass that begins now is to be forecast. `end_pass` must follow."""
+        self._rows, self._active = rows, False
+        if self._pool.slot_count < self._pool.layout.record_count and self.settings.limits.reserved:
+            trial = self._trials.setdefault(rows, Trial())
+            self._active = self._always or trial.next_arm()
+        self._started_s = self._clock()
+        return self._active
+
+    def issue(self, layer: int, target: int, logits: Logits) -> int:
+        """Read ahead for a layer; called once the requests of the present one were made.
+
+        Args:
+            layer: The layer whose experts were just requested; forecasts up to it have expired.
+            target: The layer to read for.
+            logits: Its forecast router logits, [rows, experts].
+
+        Returns:
+            How many reads were issued.
+        """
+        settings = self.settings
+        self._pool.expire(layer)
+        candidates = choose_candidates(logits, top=self._top, margin=settings.margin, limit=settings.candidates)
+        return self._pool.read_ahead(target, candidates[: settings.issue_limit], settings.limits)
+
+    def end_pass(self, *, completed: bool) -> None:
+        """Give up what nobody asked for, and take the pass's time into the trial if it completed."""
+        self._pool.drop_tickets()
+        if completed and not self._always and (trial := self._trials.get(self._rows)) is not None:
+            trial.record(self._clock() - self._started_s, on=self._active)

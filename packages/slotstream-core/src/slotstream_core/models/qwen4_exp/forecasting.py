@@ -1,0 +1,155 @@
+"""Forecasts of the next layer's router, made while a layer is computed and read back together with its routing.
+
+    boundary    layer t's router on the streams that enter layer t - 1
+    attention   layer t's router on the streams after layer t - 1's attention, without its experts
+    corrected   the same with a learned low-rank correction, see `slotstream_core.checkpoint.corrections`
+
+Each reads the streams through layer t's own hyper-connection, as its router will. Nothing here touches what the pass
+computes with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, Protocol
+
+import mlx.core as mx
+import numpy as np
+
+from slotstream_core.backend import Backend
+from slotstream_core.checkpoint.corrections import Correction
+from slotstream_core.experts.lookahead import Lookahead
+
+Tap = Literal["boundary", "attention"]
+
+
+class TargetLayer(Protocol):
+    """What a forecast needs of the layer it is for; `DecoderLayer` provides it."""
+
+    def expert_input(self, streams: mx.array) -> mx.array:
+        """What the layer's router would read from streams [T, streams, hidden]: [T, hidden]."""
+
+    def router_logits(self, x: mx.array) -> mx.array:
+        """float32 [T, experts]."""
+
+
+class TargetCorrection:
+    """One target's correction on the device.
+
+    On a CPU the factors are held as float32, which doubles their bytes and spares a conversion a layer; elsewhere as
+    float16, converted when used.
+    """
+
+    def __init__(self, correction: Correction, index: int, backend: Backend) -> None:
+        held = mx.float32 if backend.kind == "cpu" else mx.float16
+        self._a = mx.array(correction.a[index]).astype(held)
+        self._b = mx.array(correction.b[index]).astype(held)
+        self._mu = mx.array(correction.mu[index])
+        self._delta = mx.array(correction.delta[index])
+        mx.eval(self._a, self._b, self._mu, self._delta)
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes held."""
+        return int(self._a.nbytes + self._b.nbytes + self._mu.nbytes + self._delta.nbytes)
+
+    def apply(self, mixed: mx.array, logits: mx.array) -> mx.array:
+        """Correct logits [T, experts] that were made from ``mixed`` [T, hidden]."""
+        centred = (mixed.astype(mx.float32) - self._mu).astype(mx.float16).astype(mx.float32)
+        inner = centred @ self._a.astype(mx.float32)
+        return logits + inner @ self._b.astype(mx.float32) + self._delta
+
+
+class Forecaster:
+    """Forecasts the layers of one model and reads their experts ahead. Used by one thread.
+
+    Args:
+        layers: The model's decoder layers, first one first.
+        lookahead: Decides when and what to read.
+        backend: Where it runs.
+        correction: With it forecasts are corrected ones, without they are made at the boundary, unless ``tap`` says so.
+        tap: Overrides where the streams are taken; a correction belongs to "attention" and is not used elsewhere.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[TargetLayer],
+        lookahead: Lookahead,
+        backend: Backend,
+        *,
+        correction: Correction | None = None,
+        tap: Tap | None = None,
+    ) -> None:
+        self.lookahead = lookahead
+        self.tap: Tap = tap or ("boundary" if correction is None else "attention")
+        self._layers = layers
+        self._corrections: list[TargetCorrection] = []
+        if correction is not None and self.tap == "attention":
+            self._corrections = [TargetCorrection(correction, index, backend) for index in range(len(layers) - 1)]
+
+    @property
+    def corrected(self) -> bool:
+        """Whether forecasts are corrected."""
+        return bool(self._corrections)
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of the corrections held."""
+        return sum(correction.byte_count for correction in self._corrections)
+
+    @contextmanager
+    def watching(self, rows: int) -> Iterator[ForecastPass | None]:
+        """See `Forecasts.watching`."""
+        completed = False
+        active = self.lookahead.begin_pass(rows)
+        try:
+            yield ForecastPass(self) if active else None
+            completed = True
+        finally:
+            self.lookahead.end_pass(completed=completed)
+
+    def forecast(self, target: int, streams: mx.array) -> mx.array:
+        """The forecast logits of a layer from streams taken at the tap, float32 [T, experts]."""
+        layer = self._layers[target]
+        mixed = layer.expert_input(streams)
+        logits = layer.router_logits(mixed)
+        return self._corrections[target - 1].apply(mixed, logits) if self._corrections else logits
+
+    def has_layer(self, layer: int) -> bool:
+        """Whether the model has such a layer."""
+        return layer < len(self._layers)
+
+
+class ForecastPass:
+    """The `PassWatch` of one decode pass."""
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        self._forecaster = forecaster
+        self._logits: mx.array | None = None
+
+    def entering(self, layer: int, streams: mx.array) -> None:
+        """See `PassWatch.entering`."""
+        self._take("boundary", layer, streams)
+
+    def attended(self, layer: int, streams: mx.array) -> None:
+        """See `PassWatch.attended`."""
+        self._take("attention", layer, streams)
+
+    def _take(self, tap: Tap, layer: int, streams: mx.array) -> None:
+        if tap == self._forecaster.tap:
+            target = layer + 1
+            self._logits = self._forecaster.forecast(target, streams) if self._forecaster.has_layer(target) else None
+
+    def routing(self, layer: int, x: mx.array) -> None:
+        """See `PassWatch.routing`."""
+
+    def arrays(self) -> list[mx.array]:
+        """See `PassWatch.arrays`."""
+        return [] if self._logits is None else [self._logits]
+
+    def requested(self, layer: int) -> None:
+        """See `PassWatch.requested`."""
+        if self._logits is not None:
+            self._forecaster.lookahead.issue(layer, layer + 1, np.asarray(self._logits))
+            self._logits = None
