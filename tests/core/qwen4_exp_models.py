@@ -1,7 +1,7 @@
 """Small models for the tests of the text model: made once a session, opened by each test."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,7 +10,14 @@ import numpy.typing as npt
 
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
-from slotstream_core.experts import ExpertLayout, ResidentExperts, StoredExperts, StreamedExperts
+from slotstream_core.experts import (
+    ExpertLayout,
+    Experts,
+    ResidentExperts,
+    StoredExperts,
+    StreamedExperts,
+    draft_modules,
+)
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
 from slotstream_core.state.sequence import SequenceState
 
@@ -55,3 +62,23 @@ def run_passes(model: Qwen4ExpModel, ids: Sequence[int], lengths: Sequence[int],
 def last_logits(model: Qwen4ExpModel, ids: Sequence[int], state: SequenceState) -> Logits:
     """Logits [vocab] of the last of ``ids``, read in one pass."""
     return np.array(model.forward(ids, state).logits[0].astype(mx.float32))
+
+
+@contextmanager
+def open_drafting_model(
+    directory: Path, *, slots: int | None = None, draft_slots: int | None = None
+) -> Iterator[Qwen4ExpModel]:
+    """The model of a checkpoint with its draft head; experts resident, or streamed where slots are given."""
+    backend = Backend.detect()
+    with ExitStack() as opened:
+        checkpoint = opened.enter_context(Checkpoint.open(directory))
+
+        def experts(modules: list[str], count: int | None) -> Experts:
+            source = StoredExperts(ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name))
+            if count is None:
+                return ResidentExperts(source, lane_count=2)
+            return opened.enter_context(StreamedExperts(source, slot_count=count, lane_count=2))
+
+        trunk, head = expert_modules(checkpoint.config), draft_modules()
+        model = Qwen4ExpModel(checkpoint, experts(trunk, slots), backend, draft_experts=experts(head, draft_slots))
+        yield opened.enter_context(model)

@@ -119,3 +119,19 @@ CASES = (
 """Between them: selection active and not, with and without equal scores at its edge; 2, 3 and 4 streams; both output
 gates; grouped, single and full KV heads; unequal key and value widths both ways; two n-gram layers, longer n-grams;
 ends of document first, last, side by side and between."""
+
+
+DRAFT_CASES = (
+    ParityCase(name="draft-head", overrides={"indexer_budget": 256, "num_hidden_layers": 4}, prompt_tokens=51),
+    ParityCase(
+        name="draft-head-three-streams",
+        overrides={"indexer_budget": 256, "hc_count": 3, "norm_topk_prob": False, "num_key_value_heads": 1},
+        prompt_tokens=43,
+    ),
+)
+"""Checkpoints with a draft head, within the budget of its indexer."""
+
+
+def draft_rows(prompt_tokens: int) -> int:
+    """How many rows of a prompt have a recorded first and second draft."""
+    return (prompt_tokens - 3) // 8 * 8

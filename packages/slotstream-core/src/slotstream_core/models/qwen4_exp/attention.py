@@ -120,7 +120,14 @@ class SparseAttention:
         return AttentionState(keys=empty, values=empty, index=self._selector.new_state())
 
     def __call__(
-        self, x: mx.array, state: AttentionState, *, angles: Angles, block_angles: Angles | None, record: bool
+        self,
+        x: mx.array,
+        state: AttentionState,
+        *,
+        angles: Angles,
+        block_angles: Angles | None,
+        record: bool,
+        queries: int | None = None,
     ) -> mx.array:
         """Attend from ``x`` [T, hidden] to every selected key up to each token; returns [T, hidden].
 
@@ -130,8 +137,10 @@ class SparseAttention:
             angles: Of the pass's tokens.
             block_angles: Of the first token of each indexer block that this pass completes; None without one.
             record: Keep what is needed to trim ``state`` to any length inside the pass.
+            queries: Attend from the last so many tokens only, and return their rows; all of them when None.
         """
         tokens = x.shape[0]
+        asking = tokens if queries is None else queries
         query_gate, k, v, index_qk = self._inputs(x)
         query_gate = query_gate.reshape(tokens, self._heads, 2, self._dim)
         gate = query_gate[:, :, 1].reshape(tokens, self._heads * self._dim)
@@ -144,13 +153,18 @@ class SparseAttention:
         scores = self._selector.score_blocks(
             index_qk, state.index, angles=angles, block_angles=block_angles, record=record
         )
+        if asking == 0:
+            return mx.zeros((0, x.shape[1]), x.dtype)
+        if asking < tokens:
+            q, gate = q[:, tokens - asking :], gate[tokens - asking :]
+            scores = None if scores is None else scores[tokens - asking :]
         if scores is None:
             attended = self._attend_all(q, keys, values)
-        elif tokens <= GATHERED_ROWS:
+        elif asking <= GATHERED_ROWS:
             attended = self._attend_gathered(q, keys, values, scores)
         else:
             attended = self._attend_masked(q, keys, values, scores)
-        merged = attended.swapaxes(0, 1).reshape(tokens, self._heads * self._dim)
+        merged = attended.swapaxes(0, 1).reshape(asking, self._heads * self._dim)
         return self._output(merged * mx.sigmoid(gate))
 
     def _attend(self, q: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None) -> mx.array:

@@ -43,6 +43,15 @@ class RotaryEmbedding:
             sin=mx.array(np.sin(turns)[:, None]).astype(self._dtype),
         )
 
+    def pass_angles(self, start: int, tokens: int, ratio: int) -> tuple[Angles, Angles | None]:
+        """Angles of a pass of ``tokens`` from position ``start`` on, and of the indexer blocks that it completes.
+
+        A block of ``ratio`` tokens stands at its first token; None when the pass completes none.
+        """
+        blocks = np.arange(start // ratio, (start + tokens) // ratio, dtype=np.int64) * ratio
+        own = self.angles(np.arange(start, start + tokens, dtype=np.int64))
+        return own, self.angles(blocks) if len(blocks) else None
+
 
 def rotate(x: mx.array, angles: Angles) -> mx.array:
     """Rotate the first part of each head of ``x`` [T, heads, head_dim]; the rest of the head passes through."""

@@ -16,6 +16,8 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import RequestError, StateError
 from slotstream_core.experts.stacks import Experts
 from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
+from slotstream_core.models.qwen4_exp.draft import DraftHead
+from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer, inject
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch, pass_leases
@@ -139,6 +141,11 @@ class Qwen4ExpModel:
         experts: Where routed experts come from; not owned.
         backend: Says which dtype to compute in.
         ngram_cache_bytes: Payload that the n-gram row caches may keep, all together.
+        draft_experts: Where the draft head's experts come from; without them the head is not loaded.
+
+    Attributes:
+        config: The checkpoint's settings.
+        draft_head: The draft head, when it was loaded.
 
     Raises:
         CheckpointError: A weight is missing, damaged, or not stored as the configuration says.
@@ -151,13 +158,14 @@ class Qwen4ExpModel:
         backend: Backend,
         *,
         ngram_cache_bytes: int = NGRAM_CACHE_BYTES,
+        draft_experts: Experts | None = None,
     ) -> None:
         config = checkpoint.config
         weights = WeightReader(checkpoint, backend)
         self.config = config
         self._dtype = backend.compute_dtype
         self._host = weights.host
-        self._key = f"qwen4_exp {checkpoint.directory}"
+        self._key = f"qwen4_exp {checkpoint.directory}{'' if draft_experts is None else ' with its draft head'}"
         self._lanes = ThreadPoolExecutor(READ_LANES, thread_name_prefix="ngram-rows")
         self._embedding = weights.projection(f"{TEXT_PREFIX}.embed_tokens")
         self._rotary = RotaryEmbedding(config, backend.compute_dtype)
@@ -180,6 +188,18 @@ class Qwen4ExpModel:
         self._mixer = StreamMixer(weights, f"{TEXT_PREFIX}.hyper_connection_mixer", config)
         self._head = weights.projection(HEAD_MODULE)
         self._forecasts: Forecasts | None = None
+        self.draft_head = (
+            DraftHead(
+                weights,
+                config,
+                embedding=self._embedding,
+                vocabulary=self._head,
+                rotary=self._rotary,
+                experts=draft_experts,
+            )
+            if draft_experts is not None
+            else None
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -206,6 +226,8 @@ class Qwen4ExpModel:
         """The state of an empty sequence."""
         states: list[LayerState] = [layer.new_state() for layer in self._layers]
         states += [ngram.new_state() for ngram in self._ngrams.values()]
+        if self.draft_head is not None:
+            states.append(self.draft_head.new_state())
         return SequenceState(states, self._key)
 
     def forward(
@@ -254,6 +276,8 @@ class Qwen4ExpModel:
                     )
                 streams = layer(streams, state.layers[index], positions, leases, watch)
             result = ForwardResult(logits=self._logits(streams if logits == "all" else streams[-1:]), streams=streams)
+            if self.draft_head is not None:
+                self.draft_head.follow(_draft_state(state), tokens, streams, wait=record or decode)
             state.advance(len(tokens), recorded=record)
             pending = [result.logits, streams, *state.arrays()]
             if leases.any_held:
@@ -261,6 +285,29 @@ class Qwen4ExpModel:
             else:
                 mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return result
+
+    def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
+        """Guess the ``depth`` tokens after ``token``, the one chosen after everything ``state`` has seen.
+
+        Guesses are greedy. The state is not advanced.
+
+        Args:
+            state: Of at least one token.
+            token: The next token, not read yet.
+            depth: At least 1.
+
+        Raises:
+            RequestError: No draft head is loaded, nothing was read, or ``depth`` or ``token`` is out of range.
+            ExpertReadError: One of the head's records could not be read. State and model can still be used.
+        """
+        if self.draft_head is None:
+            raise RequestError("this model was loaded without its draft head; load it with draft experts to draft")
+        if depth < 1 or state.length < 1:
+            raise RequestError(f"{depth} drafts after {state.length} tokens were asked for; both are at least 1")
+        self._checked([token])
+        blas = nullcontext() if self._host is None else self._host.single_threaded_blas()
+        with blas:
+            return self.draft_head.draft(_draft_state(state), token, depth)
 
     def _checked(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> Ids:
         tokens = np.asarray(ids, np.int64)
@@ -275,14 +322,8 @@ class Qwen4ExpModel:
         return tokens
 
     def _positions(self, start: int, tokens: int, *, record: bool) -> PassPositions:
-        ratio = self.config.indexer_compress_ratio
-        blocks = np.arange(start // ratio, (start + tokens) // ratio, dtype=np.int64) * ratio
-        return PassPositions(
-            start=start,
-            angles=self._rotary.angles(np.arange(start, start + tokens, dtype=np.int64)),
-            block_angles=self._rotary.angles(blocks) if len(blocks) else None,
-            record=record,
-        )
+        angles, block_angles = self._rotary.pass_angles(start, tokens, self.config.indexer_compress_ratio)
+        return PassPositions(start=start, angles=angles, block_angles=block_angles, record=record)
 
     def _embed(self, tokens: Ids) -> mx.array:
         rows = self._embedding.rows(mx.array(tokens.astype(np.int32)))
@@ -292,7 +333,7 @@ class Qwen4ExpModel:
     def _look_up(self, tokens: Ids, state: SequenceState) -> dict[int, tuple[mx.array, NgramState]]:
         """By layer with an n-gram part: the rows of ``tokens``, read before anything is computed, and its state."""
         found: dict[int, tuple[mx.array, NgramState]] = {}
-        states = state.layers[len(self._layers) :]
+        states = state.layers[len(self._layers) : len(self._layers) + len(self._ngrams)]
         for (layer, ngram), ngram_state in zip(self._ngrams.items(), states, strict=True):
             if not isinstance(ngram_state, NgramState):
                 raise StateError(f"a {type(ngram_state).__name__} was passed to the n-gram part of layer {layer}")
@@ -302,3 +343,11 @@ class Qwen4ExpModel:
     def _logits(self, streams: mx.array) -> mx.array:
         mixed, _ = self._mixer.mix(streams)
         return self._head(mixed).astype(mx.float32)
+
+
+def _draft_state(state: SequenceState) -> DraftState:
+    """The draft head's part of a state, which is the last one."""
+    found = state.layers[-1]
+    if not isinstance(found, DraftState):
+        raise StateError(f"a {type(found).__name__} was found where the draft head's state should be")
+    return found

@@ -1,0 +1,177 @@
+"""The draft head: one full-attention layer that guesses the tokens after the one just chosen.
+
+Row t joins the main model's residual streams at token t, before their final mixer, with the embedding of token t + 1,
+and predicts token t + 2. It stands at rotary position t and attends to the head's own rows 0 to t. Further guesses
+feed the head its own streams; those rows are dropped again, and their places are filled from the main model's streams
+once it has read the tokens. Embedding and vocabulary head are the main model's.
+
+Rows that nothing is predicted from only leave keys and values behind: they need neither attention nor experts.
+"""
+
+import mlx.core as mx
+import numpy as np
+
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.experts.stacks import Experts
+from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
+from slotstream_core.models.qwen4_exp.draft_state import DraftState, Ids
+from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer, inject
+from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, pass_leases
+from slotstream_core.models.qwen4_exp.projections import Projection, WeightReader
+from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
+
+DRAFT_PREFIX = "mtp"
+WAITING_ROWS = 16
+"""Rows that may wait for the next draft; more are taken in at once."""
+
+ROWS_AT_ONCE = 256
+"""Rows of a long pass are taken in by pieces of this size, which bounds the workspace."""
+
+
+class DraftHead:
+    """The draft head of one checkpoint; weights only, the sequence lives in `DraftState`.
+
+    Args:
+        weights: Reads the head's resident weights.
+        config: Model settings.
+        embedding: The main model's token embedding.
+        vocabulary: The main model's output head.
+        rotary: Turns positions into angles.
+        experts: Where the head's routed experts come from, as layer 0; not owned.
+
+    Raises:
+        CheckpointError: A weight is missing, damaged, or not stored as the configuration says.
+    """
+
+    def __init__(
+        self,
+        weights: WeightReader,
+        config: Qwen4ExpConfig,
+        *,
+        embedding: Projection,
+        vocabulary: Projection,
+        rotary: RotaryEmbedding,
+        experts: Experts,
+    ) -> None:
+        layer = f"{DRAFT_PREFIX}.layers.0"
+        self._shape = (config.hc_count, config.hidden_size)
+        self._ratio = config.indexer_compress_ratio
+        self._dtype = weights.compute_dtype
+        self._embedding = embedding
+        self._vocabulary = vocabulary
+        self._rotary = rotary
+        self._embedding_norm = weights.norm(f"{DRAFT_PREFIX}.pre_fc_norm_embedding.weight", config.rms_norm_eps)
+        self._streams_norm = weights.norm(f"{DRAFT_PREFIX}.pre_fc_norm_hidden.weight", config.rms_norm_eps)
+        self._from_embedding = weights.projection(f"{DRAFT_PREFIX}.fc_embedding")
+        self._from_streams = weights.projection(f"{DRAFT_PREFIX}.fc_hidden")
+        self._attention_streams = HyperConnection(weights, f"{layer}.attn_hyper_connection", config)
+        self._attention = SparseAttention(weights, f"{layer}.self_attn", config)
+        self._expert_streams = HyperConnection(weights, f"{layer}.mlp_hyper_connection", config)
+        self._experts = ExpertLayer(weights, f"{layer}.mlp", config, layer=0, experts=experts)
+        self._mixer = StreamMixer(weights, f"{DRAFT_PREFIX}.hyper_connection_mixer", config)
+
+    def new_state(self) -> DraftState:
+        """The state before the first token."""
+        return DraftState(
+            attention=self._attention.new_state(),
+            streams=mx.zeros((0, *self._shape), self._dtype),
+            tokens=np.zeros(0, np.int64),
+        )
+
+    def follow(self, state: DraftState, tokens: Ids, streams: mx.array, *, wait: bool) -> None:
+        """Take in a pass of the main model: its ``tokens`` [T] and their ``streams`` [T, streams, hidden].
+
+        Every row whose next token is known leaves its keys and values, or waits for the next draft with ``wait``.
+        """
+        state.streams = mx.concatenate([state.streams, streams])
+        state.tokens = np.concatenate([state.tokens, tokens])
+        if wait and len(state.tokens) <= WAITING_ROWS:
+            return
+        while (start := state.attention.length) < state.length - 1:
+            end = min(start + ROWS_AT_ONCE, state.length - 1)
+            rows = slice(start - state.first, end - state.first)
+            after = state.tokens[rows.start + 1 : rows.stop + 1]
+            self._attend(state.attention, state.streams[rows], mx.array(after.astype(np.int32)), queries=0)
+            mx.eval(*state.attention.arrays())
+        self._drop_rows(state)
+
+    def draft(self, state: DraftState, token: int, depth: int) -> list[int]:
+        """Guess the ``depth`` tokens after ``token``, which was chosen after everything ``state`` has seen.
+
+        Args:
+            state: Of at least one token; takes in the rows that waited, otherwise unchanged.
+            token: The next token of the sequence.
+            depth: At least 1.
+
+        Raises:
+            ExpertReadError: One of the head's records could not be read. The state can still be used.
+        """
+        state.drop_last_row(state.length)
+        self._drop_rows(state)
+        waiting = state.streams[state.attention.length - state.first :]
+        after = np.append(state.tokens[state.attention.length - state.first + 1 :], token)
+        attention = state.attention
+        with pass_leases() as leases:
+            logits, streams = self.predict(attention, waiting, mx.array(after.astype(np.int32)), leases)
+            guesses = [mx.argmax(logits, axis=-1)]
+            kept, index = attention.length, attention.index.fork()
+            try:
+                for _ in range(depth - 1):
+                    logits, streams = self.predict(attention, streams, guesses[-1], leases)
+                    guesses.append(mx.argmax(logits, axis=-1))
+            finally:
+                attention.length, attention.index = kept, index
+            found = mx.concatenate(guesses)
+            mx.eval(found, *attention.arrays())
+        return [int(guess) for guess in np.array(found)]
+
+    def _drop_rows(self, state: DraftState) -> None:
+        """Forget the streams of rows that are taken in for good: all but the last one of them."""
+        spent = max(0, min(state.attention.length, state.length - 1) - state.first)
+        if spent:
+            state.streams, state.tokens = state.streams[spent:], state.tokens[spent:]
+            state.first += spent
+
+    def predict(
+        self, attention: AttentionState, streams: mx.array, after: mx.array, leases: PassLeases
+    ) -> tuple[mx.array, mx.array]:
+        """Append rows and predict from the last of them.
+
+        Args:
+            attention: Advanced by the rows.
+            streams: Of the rows, [rows, streams, hidden].
+            after: The token after each row, [rows].
+            leases: Hold the experts that the result reads, until it was evaluated.
+
+        Returns:
+            Logits of the token after ``after[-1]``, [1, vocab], and the head's own streams, [1, streams, hidden].
+        """
+        streams = self._attend(attention, streams, after, queries=1)
+        x, injection = self._expert_streams.read(streams)
+        streams = inject(streams, self._experts(x, leases), injection)
+        mixed, _ = self._mixer.mix(streams)
+        return self._vocabulary(mixed), streams
+
+    def _attend(self, attention: AttentionState, streams: mx.array, after: mx.array, *, queries: int) -> mx.array:
+        """Append the keys and values of rows; return the streams of the last ``queries`` of them after attention.
+
+        Args:
+            attention: Advanced by the rows.
+            streams: Of the rows, [rows, streams, hidden].
+            after: The token after each row, [rows].
+            queries: Rows at the end to go on with.
+        """
+        joined = self._join(streams, after)
+        angles, block_angles = self._rotary.pass_angles(attention.length, joined.shape[0], self._ratio)
+        x, injection = self._attention_streams.read(joined)
+        y = self._attention(x, attention, angles=angles, block_angles=block_angles, record=queries > 0, queries=queries)
+        first = joined.shape[0] - queries
+        return inject(joined[first:], y, injection[first:])
+
+    def _join(self, streams: mx.array, after: mx.array) -> mx.array:
+        """The layer's input [rows, streams, hidden]."""
+        rows = streams.shape[0]
+        count, hidden = self._shape
+        embedded = self._from_embedding(self._embedding_norm(self._embedding.rows(after)[:, None])[:, 0])
+        normed = self._streams_norm(streams.reshape(rows, 1, count * hidden))
+        return self._from_streams(normed.reshape(rows * count, hidden)).reshape(streams.shape) + embedded[:, None]
