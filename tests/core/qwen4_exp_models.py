@@ -18,6 +18,7 @@ from slotstream_core.experts import (
     StreamedExperts,
     draft_modules,
 )
+from slotstream_core.experts.sweeping import SWEEPING, SweepOptions
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
 from slotstream_core.state.sequence import SequenceState
 
@@ -26,7 +27,11 @@ Logits = npt.NDArray[np.float32]
 
 @contextmanager
 def open_model(
-    directory: Path, *, slots: int | None = None, ngram_cache_bytes: int = 1 << 20
+    directory: Path,
+    *,
+    slots: int | None = None,
+    ngram_cache_bytes: int = 1 << 20,
+    sweeping: SweepOptions = SWEEPING,
 ) -> Iterator[Qwen4ExpModel]:
     """The model of a checkpoint with every expert resident, or streamed through ``slots`` slots."""
     backend = Backend.detect()
@@ -41,7 +46,7 @@ def open_model(
                 yield model
         else:
             with (
-                StreamedExperts(source, slot_count=slots, lane_count=2) as streamed,
+                StreamedExperts(source, slot_count=slots, lane_count=2, sweeping=sweeping) as streamed,
                 Qwen4ExpModel(checkpoint, streamed, backend, ngram_cache_bytes=ngram_cache_bytes) as model,
             ):
                 yield model

@@ -371,6 +371,9 @@ class CountedExperts:
     def places(self, layer: int) -> None:
         return None
 
+    def open_sweep(self, *, ends_prompt: bool) -> None:
+        return None
+
     def request(self, layer: int, experts: Sequence[int]) -> CountedLease:
         assert len(set(experts)) == len(experts) <= self.group_limit
         lease = CountedLease(self._inner.request(layer, experts), self)

@@ -8,6 +8,7 @@ them. A slot is in one of four states:
     reading   unmapped, held by its read and by the leases that asked for it
     spoiled   unmapped after a failed read, still held by leases that have not let go; then free
     reserved  unmapped, held by a ticket: a record that a forecast named is being read into it, or lies there complete
+    lent      unmapped and held by a sweep, which reads records into it and gives it back, or has one adopted
 
 A ticket is redeemed when its record is asked for: complete, it is mapped and nothing moves; under way, the request
 joins it; not begun, it is taken back and read as any other. Tickets nobody redeems give their slots back as free ones.
@@ -96,6 +97,12 @@ class SlotPool:
         self._leases: set[PoolLease] = set()
         self._batches: list[_Loading] = []
         self._tickets: dict[int, _Loading] = {}  # keys of records read ahead that nobody asked for yet
+        self._lent: set[int] = set()
+
+    @property
+    def reader(self) -> ExpertReader:
+        """The lanes that fill the slots."""
+        return self._reader
 
     @property
     def slot_count(self) -> int:
@@ -111,6 +118,11 @@ class SlotPool:
     def ticket_count(self) -> int:
         """Slots reserved for records that a forecast named."""
         return len(self._tickets)
+
+    @property
+    def lent_count(self) -> int:
+        """Slots that are lent."""
+        return len(self._lent)
 
     @property
     def stats(self) -> ExpertStats:
@@ -257,6 +269,97 @@ class SlotPool:
         lease = PoolLease(self, np.array(slots, np.int32), tuple(slots), keys, [])
         self._leases.add(lease)
         return lease
+
+    def hold_resident(self, layer: int, experts: Sequence[int]) -> tuple[list[int], PoolLease]:
+        """Hold those of some distinct experts that are resident; return them, in the given order, and their lease.
+
+        Nothing is read, nothing is counted, and no reference bit changes.
+
+        Raises:
+            PoolError: An id or the layer is out of range.
+        """
+        keys = self._keys(layer, experts)
+        self._settle_finished()
+        found = [key for key in keys if key in self._slot_of]
+        slots = [self._slot_of[key] for key in found]
+        for slot in slots:
+            self._hold(slot)
+        lease = PoolLease(self, np.array(slots, np.int32), tuple(slots), found, [])
+        self._leases.add(lease)
+        return [key - layer * self.layout.expert_count for key in found], lease
+
+    def missing(self, layer: int) -> list[int]:
+        """Return the experts of a layer that are not resident, by id.
+
+        Raises:
+            PoolError: The layer is out of range.
+        """
+        keys = self._keys(layer, range(self.layout.expert_count))
+        return [expert for expert, key in enumerate(keys) if key not in self._slot_of]
+
+    def lend(self, count: int) -> list[int]:
+        """Hand out up to `count` slots that hold nothing: unused ones first, then what CLOCK gives up.
+
+        The records of the latter are unmapped. Held until `take_back` or `adopt`; fewer come when the others are held.
+        """
+        lent: list[int] = []
+        self.drop_tickets()
+        self._settle_finished()
+        while len(lent) < count and self._idle:
+            slot = self._take_slot()
+            self._hold(slot)
+            self._lent.add(slot)
+            lent.append(slot)
+        return lent
+
+    def take_back(self, slots: Iterable[int]) -> None:
+        """Return lent slots; their contents are forgotten. No read into them may be under way."""
+        for slot in slots:
+            self._lent.remove(slot)
+            self._let_go(slot)
+
+    def adopt(self, layer: int, expert: int, slot: int, *, evicting: bool) -> int:
+        """Publish the complete record in a lent slot and lend another slot in its place.
+
+        Args:
+            layer: Of the record.
+            expert: Of the record.
+            slot: The lent slot that holds it.
+            evicting: Whether CLOCK may give up a record for the new slot, and the adopted one counts as just used;
+                otherwise only an unused slot is taken, and the adopted record is among the first to go.
+
+        Returns:
+            The slot lent instead; the same one, with nothing published, when the record is resident or being read
+            already or no slot can be had.
+        """
+        (key,) = self._keys(layer, [expert])
+        possible = self._idle and (self._free or evicting)
+        if not possible or key in self._slot_of or key in self._reading or key in self._tickets:
+            return slot
+        other = self._take_slot()
+        self._hold(other)
+        self._lent.add(other)
+        self._publish(key, slot)
+        if evicting:
+            self._clock.touch(slot)
+        self._lent.remove(slot)
+        self._let_go(slot)
+        return other
+
+    def touch(self, layer: int, experts: Sequence[int]) -> None:
+        """Mark those of some experts that are resident as just used."""
+        for key in self._keys(layer, experts):
+            if key in self._slot_of:
+                self._clock.touch(self._slot_of[key])
+
+    def lent_record(self, layer: int, expert: int, slot: int) -> Record:
+        """Return what to read to bring an expert into a lent slot, its scales to be checked the first time."""
+        return Record(layer, expert, slot, layer * self.layout.expert_count + expert not in self._checked)
+
+    def count(self, **amounts: float) -> None:
+        """Add to totals of `ExpertStats` on behalf of a sweep."""
+        for name, amount in amounts.items():
+            self._totals[name] += amount
 
     def _keys(self, layer: int, experts: Sequence[int]) -> list[int]:
         count = self.layout.expert_count
@@ -425,8 +528,11 @@ class SlotPool:
         Raises:
             PoolError: A lease is not released, or fewer than one slot is asked for.
         """
-        if self._leases:
-            raise PoolError(f"the pool cannot change size while {len(self._leases)} requests hold slots")
+        if self._leases or self._lent:
+            raise PoolError(
+                f"the pool cannot change size while {len(self._leases)} requests hold slots and {len(self._lent)} "
+                "slots are lent"
+            )
         self.drop_tickets()
         for loading in list(self._batches):
             loading.batch.done.wait()
@@ -471,7 +577,7 @@ class SlotPool:
             for slot in loading.slots:
                 expected[slot] += 1
         reserved = [loading.slots[0] for loading in self._tickets.values()]
-        for slot in reserved:
+        for slot in (*reserved, *self._lent):
             expected[slot] += 1
         mapped = {slot: key for key, slot in self._slot_of.items()}
         free = set(self._free)
@@ -486,6 +592,7 @@ class SlotPool:
             "a slot is listed as free twice": len(free) == len(self._free),
             "the free list is not the unused slots": free == unused,
             "a slot being read is mapped": not reading & mapped.keys(),
+            "a lent slot is mapped or being read": not self._lent & (mapped.keys() | reading),
             "two reads share a slot": len(reading) == len(self._reading_slot),
             "a record is both resident and being read": not self._slot_of.keys() & self._reading.keys(),
             "a reserved slot is mapped": not mapped.keys() & set(reserved),

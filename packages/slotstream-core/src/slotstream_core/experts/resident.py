@@ -69,6 +69,9 @@ class ResidentExperts:
         """See `Experts.places`: every expert is at the place of its own number."""
         return self._places
 
+    def open_sweep(self, *, ends_prompt: bool) -> None:
+        """See `Experts.open_sweep`: nothing is to be read."""
+
     def request(self, layer: int, experts: Sequence[int]) -> ResidentLease:
         """See `Experts.request`.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import mlx.core as mx
 import numpy as np
@@ -72,6 +73,47 @@ class Lease(Protocol):
         """Give the places back. Only after all work that reads them was evaluated; a second call does nothing."""
 
 
+class SweptExperts(Protocol):
+    """Some experts of a layer that is being swept, in place until released."""
+
+    @property
+    def experts(self) -> Sequence[int]:
+        """Their ids, ascending."""
+
+    @property
+    def slots(self) -> npt.NDArray[np.int32]:
+        """Place of each."""
+
+    def release(self) -> None:
+        """Give the places back. Only after all work that reads them was evaluated; a second call does nothing."""
+
+
+class Sweep(Protocol):
+    """Brings the experts of one layer after the other past a pass of many rows. A context manager."""
+
+    def __enter__(self) -> Self:
+        """Borrow what the sweep needs."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give it back, whatever is still under way."""
+
+    def layer(self, layer: int, rows: npt.NDArray[np.integer]) -> Iterator[SweptExperts]:
+        """Yield every needed expert of a layer once, in groups. Take layers in order, each to its end.
+
+        Release a group at the latest before asking for the next but one.
+
+        Args:
+            layer: The layer.
+            rows: [experts], how many rows chose each expert.
+
+        Raises:
+            ExpertReadError: A record could not be read.
+            CheckpointDamaged: A record holds scales that are not finite.
+        """
+
+
 class Experts(Protocol):
     """Where a model's routed experts come from. Used by one thread."""
 
@@ -94,4 +136,11 @@ class Experts(Protocol):
 
         Raises:
             PoolError: An id is out of range, or the request needs more places than are free of other leases.
+        """
+
+    def open_sweep(self, *, ends_prompt: bool) -> Sweep | None:
+        """Return a way through all layers for a pass of many rows, or None when `request` serves it as well.
+
+        Args:
+            ends_prompt: Whether the next passes will be short ones that follow on this one.
         """

@@ -25,6 +25,10 @@ class ExpertStats:
         ahead_wasted: Records nobody asked for.
         ahead_bytes: Bytes read ahead.
         wasted_bytes: Of those, bytes of records nobody asked for.
+        sweeps: Layers of prompt passes that went expert by expert; their experts count as hits and misses too.
+        swept_records: Records such passes read, in time or ahead.
+        swept_in_vain: Those of them that were read ahead and then not needed.
+        admitted: Records of a prompt's last pass that moved into the pool.
     """
 
     requests: int = 0
@@ -40,6 +44,10 @@ class ExpertStats:
     ahead_wasted: int = 0
     ahead_bytes: int = 0
     wasted_bytes: int = 0
+    sweeps: int = 0
+    swept_records: int = 0
+    swept_in_vain: int = 0
+    admitted: int = 0
     read_s: float = 0.0
     wait_s: float = 0.0
 

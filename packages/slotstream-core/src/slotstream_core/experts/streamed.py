@@ -12,6 +12,7 @@ from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.experts.stacks import ExpertArrays
 from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.experts.sweeping import SWEEPING, ExpertSweep, SweepOptions, ring_size
 
 
 class StreamedExperts:
@@ -20,15 +21,27 @@ class StreamedExperts:
     Args:
         source: Where records are read from.
         slot_count: Slots of the pool.
+        slot_count: Slots of the pool.
         lane_count: Threads for reads that a request waits for.
         ahead_lane_count: Threads for reading ahead; 0 where no `Lookahead` is used.
+        sweeping: Whether and how passes of many rows go expert by expert.
 
     Raises (constructor):
         PoolError: Fewer than one slot.
     """
 
-    def __init__(self, source: ExpertSource, *, slot_count: int, lane_count: int, ahead_lane_count: int = 0) -> None:
+    def __init__(
+        self,
+        source: ExpertSource,
+        *,
+        slot_count: int,
+        lane_count: int,
+        ahead_lane_count: int = 0,
+        sweeping: SweepOptions = SWEEPING,
+    ) -> None:
         self.layout = source.layout
+        self._sweeping = sweeping
+        self._sweep: ExpertSweep | None = None
         self._places: dict[int, mx.array] = {}
         self._residents: list[PoolLease] = []
         self._reader = ExpertReader(source, lane_count=lane_count, ahead_lane_count=ahead_lane_count)
@@ -94,6 +107,22 @@ class StreamedExperts:
             lease = self.pool.request(layer, range(self.layout.expert_count))
             lease.wait()
             lease.release()
+
+    def open_sweep(self, *, ends_prompt: bool) -> ExpertSweep | None:
+        """See `Experts.open_sweep`: None when every expert has a slot, the pool is tiny, or sweeps are switched off."""
+        slot_count = self.pool.slot_count
+        if not self._sweeping.enabled or slot_count >= self.layout.record_count:
+            return None
+        if not ring_size(slot_count, self.layout.expert_count):
+            return None
+        admits = ends_prompt and self._sweeping.admits
+        self._sweep = ExpertSweep(
+            self.pool,
+            admits=admits,
+            group_records=self._sweeping.group_records,
+            coverage=self._sweep.coverage if self._sweep is not None else 0.0,
+        )
+        return self._sweep
 
     def request(self, layer: int, experts: Sequence[int]) -> PoolLease:
         """See `Experts.request`."""

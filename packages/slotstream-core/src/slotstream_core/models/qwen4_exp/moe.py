@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.experts.stacks import ExpertArrays, Experts, Lease, QuantizedStack, Stack
+from slotstream_core.experts.stacks import ExpertArrays, Experts, Lease, QuantizedStack, Stack, Sweep
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, HostMatrix, host_array, multiply_by_expert
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
+from slotstream_core.models.qwen4_exp.sweep import PassRows, sweep_layer
 
 
 class PassLeases:
@@ -107,9 +108,25 @@ class ExpertLayer:
         shared = self._shared(x)
         places = self._experts.places(self._layer)
         routed = self._streamed(x, ids, shared, leases, watch) if places is None else self._compute(x, places[ids])
-        # the weighted sum over k in routing order, float32: [T, 1, k] @ [T, k, hidden]
-        mixed = mx.addmm(shared.astype(mx.float32)[:, None], mix[:, None], routed.astype(mx.float32))
-        return mixed[:, 0].astype(x.dtype)
+        return _mixed(shared, mix, routed)
+
+    def sweep(self, passes: Sequence[mx.array], sweep: Sweep) -> list[mx.array]:
+        """What a call with each of ``passes`` [T, hidden] gives, to the bit, each expert being read once for all.
+
+        Raises:
+            ExpertReadError: A record could not be read.
+        """
+        swept: list[PassRows] = []
+        beside: list[tuple[mx.array, mx.array]] = []
+        for x in passes:
+            ids, mix = self.route(x)
+            shared = self._shared(x)
+            mx.eval(ids, mix, shared)
+            on_host = self._host is not None and x.shape[0] >= HOST_ROWS
+            swept.append(PassRows(np.array(ids), self._expert_count, x, on_host=on_host))
+            beside.append((shared, mix))
+        sweep_layer(sweep, self._layer, swept, self._compute_pairs)
+        return [_mixed(shared, mix, rows.outputs()) for rows, (shared, mix) in zip(swept, beside, strict=True)]
 
     def route(self, x: mx.array) -> tuple[mx.array, mx.array]:
         """Ids [T, top] of the chosen experts and their float32 weights [T, top]."""
@@ -198,6 +215,12 @@ class ExpertLayer:
             return mx.array(multiply_by_expert(_host_stacks(arrays), host_array(x)[rows], slots, self._host))
         chosen = x[mx.array(rows.astype(np.int32))]
         return compute_experts(arrays, chosen[:, None, :], mx.array(slots))[:, 0]
+
+
+def _mixed(shared: mx.array, mix: mx.array, routed: mx.array) -> mx.array:
+    """The shared output plus the weighted sum over k in routing order, float32: [T, 1, k] @ [T, k, hidden]."""
+    mixed = mx.addmm(shared.astype(mx.float32)[:, None], mix[:, None], routed.astype(mx.float32))
+    return mixed[:, 0].astype(shared.dtype)
 
 
 def _host_stacks(arrays: ExpertArrays) -> tuple[HostMatrix, HostMatrix, HostMatrix]:

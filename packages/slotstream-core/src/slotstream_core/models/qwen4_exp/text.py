@@ -1,9 +1,10 @@
 """The text model: embedding, decoder layers over residual streams, final mixer and output head."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol, Self
 
 import mlx.core as mx
@@ -14,7 +15,7 @@ from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import RequestError, StateError
-from slotstream_core.experts.stacks import Experts
+from slotstream_core.experts.stacks import Experts, Sweep
 from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
 from slotstream_core.models.qwen4_exp.draft import DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
@@ -24,6 +25,7 @@ from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWa
 from slotstream_core.models.qwen4_exp.ngram import NgramLayer, NgramState
 from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
 from slotstream_core.models.qwen4_exp.projections import WeightReader
+from slotstream_core.models.qwen4_exp.reading import SWEEP_ROWS, ForwardResult, PassesRead, Snapshots
 from slotstream_core.models.qwen4_exp.rotary import Angles, RotaryEmbedding
 from slotstream_core.state.sequence import LayerState, SequenceState
 
@@ -45,20 +47,6 @@ class Forecasts(Protocol):
 
     def watching(self, rows: int) -> AbstractContextManager[PassWatch | None]:
         """A context around one decode pass of this many rows, and who is to see it; None for nobody."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForwardResult:
-    """What a pass returns.
-
-    Attributes:
-        logits: float32, [1, vocab] of the last token or [T, vocab] of all.
-        streams: The residual streams of every token before the final mixer, [T, streams, hidden], compute dtype;
-            the draft head starts from them.
-    """
-
-    logits: mx.array
-    streams: mx.array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +80,7 @@ class DecoderLayer:
             self._mixer = SparseAttention(weights, f"{prefix}.self_attn", config)
         self._attention_streams = HyperConnection(weights, f"{prefix}.attn_hyper_connection", config)
         self._expert_streams = HyperConnection(weights, f"{prefix}.mlp_hyper_connection", config)
-        self._experts = ExpertLayer(weights, f"{prefix}.mlp", config, layer=layer, experts=experts)
+        self.experts = ExpertLayer(weights, f"{prefix}.mlp", config, layer=layer, experts=experts)
 
     def new_state(self) -> DeltaState | AttentionState:
         """The state before the first token."""
@@ -104,7 +92,7 @@ class DecoderLayer:
 
     def router_logits(self, x: mx.array) -> mx.array:
         """The router's logits for rows of `expert_input`, float32 [T, experts]."""
-        return self._experts.router_logits(x)
+        return self.experts.router_logits(x)
 
     def __call__(
         self,
@@ -115,6 +103,13 @@ class DecoderLayer:
         watch: PassWatch | None = None,
     ) -> mx.array:
         """Advance ``state`` and return the new streams, [T, streams, hidden]."""
+        streams, x, injection = self.attend(streams, state, positions, watch)
+        return inject(streams, self.experts(x, leases, watch), injection)
+
+    def attend(
+        self, streams: mx.array, state: LayerState, positions: PassPositions, watch: PassWatch | None = None
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        """Advance ``state``; returns the streams so far, and the input [T, hidden] and injection of the experts."""
         if watch is not None:
             watch.entering(self._layer, streams)
         x, injection = self._attention_streams.read(streams)
@@ -130,7 +125,7 @@ class DecoderLayer:
         if watch is not None:
             watch.attended(self._layer, streams)
         x, injection = self._expert_streams.read(streams)
-        return inject(streams, self._experts(x, leases, watch), injection)
+        return streams, x, injection
 
 
 class Qwen4ExpModel:
@@ -166,6 +161,7 @@ class Qwen4ExpModel:
         self._dtype = backend.compute_dtype
         self._host = weights.host
         self._key = f"qwen4_exp {checkpoint.directory}{'' if draft_experts is None else ' with its draft head'}"
+        self._experts = experts
         self._lanes = ThreadPoolExecutor(READ_LANES, thread_name_prefix="ngram-rows")
         self._embedding = weights.projection(f"{TEXT_PREFIX}.embed_tokens")
         self._rotary = RotaryEmbedding(config, backend.compute_dtype)
@@ -259,14 +255,157 @@ class Qwen4ExpModel:
             ExpertReadError: Expert or n-gram bytes could not be read.
         """
         tokens = self._checked(ids)
+        if len(tokens) >= SWEEP_ROWS and not record and watch is None:
+            read = self.read([tokens], state, logits=logits)
+            for _ in read.steps():
+                pass
+            return read.result
+        return self._forward(tokens, state, logits, record=record, decode=decode, watch=watch)
+
+    def read(
+        self,
+        passes: Sequence[Sequence[int] | npt.NDArray[np.integer]],
+        state: SequenceState,
+        *,
+        ends_prompt: bool = False,
+        keep: Collection[int] = (),
+        logits: Literal["last", "all"] = "last",
+    ) -> PassesRead:
+        """Prepare passes that follow each other; with many rows, they read each expert once between them.
+
+        What comes out is the same, bit for bit, as with a `forward` a pass. Nothing happens before
+        `PassesRead.steps` is iterated; if that ends early, the state refuses to go on.
+
+        Args:
+            passes: The ids of each pass; at least one pass.
+            state: Advanced in place by every pass.
+            ends_prompt: Whether tokens of the reply come next.
+            keep: Passes, by index, after which the state is to be kept as well.
+            logits: Of the last token only, or of every token of the last pass.
+
+        Raises:
+            RequestError: No ids, or an id outside the vocabulary.
+        """
+        checked = [self._checked(ids) for ids in passes]
+        if not checked:
+            raise RequestError("a prompt needs at least one pass over at least one token")
+        return PassesRead(partial(self._run, checked, state, frozenset(keep), logits, ends_prompt=ends_prompt))
+
+    def _run(
+        self,
+        passes: list[Ids],
+        state: SequenceState,
+        keep: frozenset[int],
+        logits: Literal["last", "all"],
+        read: PassesRead,
+        *,
+        ends_prompt: bool,
+    ) -> Iterator[float]:
+        total = sum(len(tokens) for tokens in passes)
+        sweep = self._experts.open_sweep(ends_prompt=ends_prompt) if total >= SWEEP_ROWS else None
+        if sweep is not None:
+            yield from self._sweep(passes, state, keep, logits, read, sweep)
+            return
+        streams = []
+        for number, tokens in enumerate(passes):
+            result = self._forward(tokens, state, logits)
+            streams.append(result.streams)
+            if number in keep:
+                read.kept[number] = state.fork()
+            yield (number + 1) / len(passes)
+        read.finish(ForwardResult(logits=result.logits, streams=_joined(streams)))
+
+    def _sweep(
+        self,
+        passes: list[Ids],
+        state: SequenceState,
+        keep: frozenset[int],
+        logits: Literal["last", "all"],
+        read: PassesRead,
+        sweep: Sweep,
+    ) -> Iterator[float]:
+        """Run the passes side by side through one layer after the other, so that they share each layer's experts."""
+        state.begin_pass(self._key)
+        ends = (state.length + np.cumsum([len(tokens) for tokens in passes])).tolist()
+        positions = [
+            self._positions(end - len(tokens), len(tokens), record=False)
+            for end, tokens in zip(ends, passes, strict=True)
+        ]
+        streams = [self._embed(tokens) for tokens in passes]
+        snapshots = Snapshots(keep, len(state.layers))
+        with sweep:
+            for index in range(len(self._layers)):
+                with self._plain_blas():
+                    streams = self._sweep_layer(index, passes, streams, state, positions, snapshots, sweep)
+                yield (index + 1) / len(self._layers)
+        with self._plain_blas():
+            last = streams[-1]
+            result = ForwardResult(
+                logits=self._logits(last if logits == "all" else last[-1:]), streams=_joined(streams)
+            )
+            if self.draft_head is not None:
+                for number, (tokens, part) in enumerate(zip(passes, streams, strict=True)):
+                    self.draft_head.follow(_draft_state(state), tokens, part, wait=False)
+                    snapshots.note(number, len(state.layers) - 1, _draft_state(state))
+            mx.eval(result.logits, *state.arrays())
+        state.advance(ends[-1] - state.length, recorded=False)
+        read.kept = {number: snapshots.state(number, ends[number], self._key) for number in keep}
+        read.finish(result)
+
+    def _sweep_layer(
+        self,
+        index: int,
+        passes: list[Ids],
+        streams: list[mx.array],
+        state: SequenceState,
+        positions: list[PassPositions],
+        snapshots: Snapshots,
+        sweep: Sweep,
+    ) -> list[mx.array]:
+        """Send every pass through one layer; attention takes them in order, and the experts all at once."""
+        layer, own = self._layers[index], state.layers[index]
+        attended = []
+        for number, (tokens, position) in enumerate(zip(passes, positions, strict=True)):
+            before = streams[number]
+            if index in self._ngrams:
+                part = len(self._layers) + list(self._ngrams).index(index)
+                before = before + self._embed_ngrams(index, before, tokens, state.layers[part], position.start)
+                snapshots.note(number, part, state.layers[part])
+            attended.append(layer.attend(before, own, position))
+            mx.eval(attended[-1], *own.arrays())  # one pass's workspace at a time
+            snapshots.note(number, index, own)
+        outputs = layer.experts.sweep([x for _, x, _ in attended], sweep)
+        after = [inject(part, y, injection) for (part, _, injection), y in zip(attended, outputs, strict=True)]
+        mx.eval(after)
+        return after
+
+    def _embed_ngrams(self, index: int, streams: mx.array, tokens: Ids, state: LayerState, start: int) -> mx.array:
+        """What the n-gram part of a layer adds to the streams of a pass; advances its state."""
+        if not isinstance(state, NgramState):
+            raise StateError(f"a {type(state).__name__} was passed to the n-gram part of layer {index}")
+        ngram = self._ngrams[index]
+        return ngram(streams, tokens, ngram.look_up(tokens, state), state, start=start, record=False)
+
+    def _plain_blas(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._host is None else self._host.single_threaded_blas()
+
+    def _forward(
+        self,
+        tokens: Ids,
+        state: SequenceState,
+        logits: Literal["last", "all"],
+        *,
+        record: bool = False,
+        decode: bool = False,
+        watch: PassWatch | None = None,
+    ) -> ForwardResult:
         state.begin_pass(self._key)
         positions = self._positions(state.length, len(tokens), record=record)
         ngrams = self._look_up(tokens, state)
-        blas = nullcontext() if self._host is None else self._host.single_threaded_blas()
         ahead: AbstractContextManager[PassWatch | None] = nullcontext(watch)
         if decode and watch is None and self._forecasts is not None:
             ahead = self._forecasts.watching(len(tokens))
-        with pass_leases() as leases, blas, ahead as watch:
+        with pass_leases() as leases, self._plain_blas(), ahead as watch:
             streams = self._embed(tokens)
             for index, layer in enumerate(self._layers):
                 if index in ngrams:
@@ -351,3 +490,7 @@ def _draft_state(state: SequenceState) -> DraftState:
     if not isinstance(found, DraftState):
         raise StateError(f"a {type(found).__name__} was found where the draft head's state should be")
     return found
+
+
+def _joined(parts: list[mx.array]) -> mx.array:
+    return parts[0] if len(parts) == 1 else mx.concatenate(parts)
