@@ -24,8 +24,9 @@ from slotstream_core.errors import CorrectionUnusable, ExpertReadError
 from slotstream_core.experts import ExpertLayout, StreamedExperts
 from slotstream_core.experts.lookahead import Lookahead, LookaheadSettings, choose_candidates
 from slotstream_core.experts.trials import BLOCK, BLOCKS, KEPT, Trial
-from slotstream_core.models.qwen4_exp.forecasting import Forecaster, Tap, TargetCorrection
+from slotstream_core.models.qwen4_exp.forecasting import Forecaster, TargetCorrection
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
+from slotstream_core.options import Tap
 from tests.core.expert_files import ScriptedSource
 from tests.core.qwen4_exp_models import open_model
 
@@ -51,7 +52,7 @@ def open_ahead(
             Qwen4ExpModel(checkpoint, experts, backend) as model,
         ):
             if reads_ahead:
-                lookahead = Lookahead(experts.pool, top=TOP, always=True)
+                lookahead = Lookahead(experts.pool, top=TOP, mode="on")
                 model.look_ahead(Forecaster(model.layers, lookahead, backend, correction=correction, tap=tap))
             yield model, experts, source
             assert experts.pool.ticket_count == 0

@@ -46,6 +46,13 @@ _OPTIONS = (
     click.option("--memory-limit-gb", type=float, help="Ceiling of an adaptive budget in GB; excludes fixed sizes."),
     click.option("--max-ram-percent", type=float, help="Largest share of RAM an automatic budget takes (70)."),
     click.option(
+        "--lookahead",
+        type=click.Choice(["auto", "on", "off"]),
+        default="auto",
+        show_default=True,
+        help="Reading likely experts ahead: where the plan has room and it is measured to help, always, or never.",
+    ),
+    click.option(
         "--mtp",
         type=click.Choice(["auto", "on", "off"]),
         default="auto",
@@ -71,7 +78,7 @@ _OPTIONS = (
 )
 
 
-_SIZES = 6
+_SIZES = 7
 """How many of the options size the process and the window; every command that loads a model takes those."""
 
 
@@ -91,6 +98,7 @@ def make_size_request(options: Mapping[str, Any], *, max_prefill_wait_minutes: f
         memory_limit_gb=options["memory_limit_gb"],
         max_ram_percent=options["max_ram_percent"],
         max_context=options["max_context"],
+        lookahead=options["lookahead"],
         max_prefill_wait_minutes=max_prefill_wait_minutes,
     )
 
@@ -110,6 +118,7 @@ def make_request(
     memory_gb: float | None,
     memory_limit_gb: float | None,
     max_ram_percent: float | None,
+    lookahead: Literal["auto", "on", "off"],
     mtp: Literal["auto", "on", "off"],
     vision: Literal["auto", "on", "off"],
     mtp_experts: Literal["automatic", "resident", "streamed"] = "automatic",
@@ -123,6 +132,7 @@ def make_request(
         memory_limit_gb=memory_limit_gb,
         max_ram_percent=max_ram_percent,
         max_context=max_context,
+        lookahead=lookahead,
         mtp=mtp,
         vision=vision,
         mtp_experts=mtp_experts,

@@ -75,6 +75,11 @@ class RunReport:
             f"({experts.hits / lookups if lookups else 0.0:.1%} hits), {experts.bytes_read / 1e6:,.1f} MB read, "
             f"{experts.read_wait_s:.2f} s waited"
         )
+        if experts.ahead_records:
+            self._line(
+                f"lookahead {experts.ahead_records:,} records read ahead, {experts.ahead_used:,} of them used, "
+                f"{experts.wasted_bytes / 1e6:,.1f} MB wasted"
+            )
         self._line(
             f"memory {memory.peak_bytes / 1e6:,.0f} MB lifetime peak, "
             f"{memory.current_bytes / 1e6:,.0f} MB now, {self._engine.plan.expected_peak_bytes / 1e6:,.0f} MB planned"
@@ -102,6 +107,9 @@ class RunReport:
             "expert_misses": experts.misses,
             "expert_bytes_read": experts.bytes_read,
             "expert_wait_s": experts.read_wait_s,
+            "ahead_records": experts.ahead_records,
+            "ahead_used": experts.ahead_used,
+            "ahead_wasted_bytes": experts.wasted_bytes,
             "lifetime_peak_bytes": memory.peak_bytes,
             "current_bytes": memory.current_bytes,
             "pool_slots": plan.pool_slots,

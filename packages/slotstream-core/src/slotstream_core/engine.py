@@ -219,6 +219,9 @@ class Engine:
                 misses=traffic.misses,
                 bytes_read=traffic.bytes_read,
                 read_wait_s=traffic.wait_s,
+                ahead_records=traffic.ahead_records,
+                ahead_used=traffic.ahead_used + traffic.ahead_joined,
+                wasted_bytes=traffic.wasted_bytes,
             ),
         )
 

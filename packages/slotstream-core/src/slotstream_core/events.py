@@ -47,12 +47,25 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertTraffic:
-    """What the experts of one request cost: distinct experts a layer, counted once a pass."""
+    """What the experts of one request cost: distinct experts a layer, counted once a pass.
+
+    Attributes:
+        hits: Experts that were in memory, or on their way because a forecast named them.
+        misses: Experts that had to be read on demand.
+        bytes_read: Bytes of expert records read, ahead or on demand.
+        read_wait_s: Time computing stood still for records.
+        ahead_records: Records read ahead because a forecast named them.
+        ahead_used: Of those, records that were asked for.
+        wasted_bytes: Bytes of records read ahead that nobody asked for.
+    """
 
     hits: int
     misses: int
     bytes_read: int
     read_wait_s: float
+    ahead_records: int = 0
+    ahead_used: int = 0
+    wasted_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

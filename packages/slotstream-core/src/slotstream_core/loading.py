@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from slotstream_core.backend import Backend
+from slotstream_core.checkpoint.corrections import Correction, correction_path, read_correction
 from slotstream_core.checkpoint.tensors import Checkpoint
-from slotstream_core.errors import PlanError
-from slotstream_core.experts import ExpertLayout, StoredExperts, StreamedExperts, choose_lanes, prefers_direct
+from slotstream_core.errors import CorrectionUnusable, PlanError
+from slotstream_core.experts import (
+    ExpertLayout,
+    StoredExperts,
+    StreamedExperts,
+    choose_ahead_lanes,
+    choose_lanes,
+    prefers_direct,
+)
 from slotstream_core.experts.layout import trunk_modules
+from slotstream_core.experts.lookahead import Lookahead
 from slotstream_core.memory import cap_buffer_cache
+from slotstream_core.models.qwen4_exp.forecasting import Forecaster
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
 from slotstream_core.models.registry import build_model
+from slotstream_core.options import EngineOptions
 from slotstream_planner import Machine, MemoryPlan, ModelGeometry, PlanRequest, plan
 from slotstream_planner.sensors import read_nvidia_memory
+
+logger = logging.getLogger("slotstream.core")
 
 
 class LoadedModel:
@@ -27,6 +42,7 @@ class LoadedModel:
         experts: Its routed experts, streamed through a pool of slots.
         model: The model that uses both.
         plan: The plan it was loaded under.
+        forecaster: What reads experts ahead in decode; None where the plan or the options leave it out.
     """
 
     def __init__(
@@ -36,9 +52,11 @@ class LoadedModel:
         experts: StreamedExperts,
         model: Qwen4ExpModel,
         plan: MemoryPlan,
+        forecaster: Forecaster | None,
         resources: ExitStack,
     ) -> None:
         self.checkpoint = checkpoint
+        self.forecaster = forecaster
         self.experts = experts
         self.model = model
         self.plan = plan
@@ -58,7 +76,11 @@ class LoadedModel:
 
 
 def load_model(
-    directory: Path, memory_plan: MemoryPlan | None = None, *, request: PlanRequest | None = None
+    directory: Path,
+    memory_plan: MemoryPlan | None = None,
+    *,
+    request: PlanRequest | None = None,
+    options: EngineOptions | None = None,
 ) -> LoadedModel:
     """Load a checkpoint.
 
@@ -66,39 +88,100 @@ def load_model(
         directory: The checkpoint directory.
         memory_plan: The plan to load under; made here for this machine when not given.
         request: What a plan made here should achieve.
+        options: What may be used; the environment's when not given.
 
     Raises:
         CheckpointError: The directory cannot be used as a model.
+        SettingError: An environment variable has a value that cannot be used.
         PlanError: The plan is simulated or was made for another model.
         BackendError: MLX cannot run here as installed.
         slotstream_planner.PlannerError: No plan fits, or the request contradicts itself.
     """
+    options = options or EngineOptions.from_environment(os.environ)
     with ExitStack() as resources:
         checkpoint = resources.enter_context(Checkpoint.open(directory))
         backend = Backend.detect()
         if memory_plan is None:
-            memory_plan = plan_here(directory, backend, request or PlanRequest())
+            wanted = request or PlanRequest()
+            wanted = replace(wanted, lookahead="off") if options.lookahead == "off" else wanted
+            memory_plan = plan_here(directory, backend, wanted)
         modules = trunk_modules(checkpoint.config.num_hidden_layers)
         layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
         _check_plan(memory_plan, layout)
         cap_buffer_cache(memory_plan.buffer_cache_limit_bytes)
         lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
         source = resources.enter_context(StoredExperts(layout, direct=_reads_past_cache(memory_plan, layout)))
-        experts = resources.enter_context(StreamedExperts(source, slot_count=memory_plan.pool_slots, lane_count=lanes))
+        reads_ahead = memory_plan.lookahead and options.lookahead == "plan"
+        experts = resources.enter_context(
+            StreamedExperts(
+                source,
+                slot_count=memory_plan.pool_slots,
+                lane_count=lanes,
+                ahead_lane_count=choose_ahead_lanes(lanes) if reads_ahead else 0,
+            )
+        )
         model = resources.enter_context(build_model(checkpoint, experts, backend))
+        forecaster = _look_ahead(checkpoint, model, experts, backend, memory_plan, options) if reads_ahead else None
         return LoadedModel(
-            checkpoint=checkpoint, experts=experts, model=model, plan=memory_plan, resources=resources.pop_all()
+            checkpoint=checkpoint,
+            experts=experts,
+            model=model,
+            plan=memory_plan,
+            forecaster=forecaster,
+            resources=resources.pop_all(),
         )
 
 
+def _look_ahead(
+    checkpoint: Checkpoint,
+    model: Qwen4ExpModel,
+    experts: StreamedExperts,
+    backend: Backend,
+    memory_plan: MemoryPlan,
+    options: EngineOptions,
+) -> Forecaster:
+    """Let the model read experts ahead.
+
+    Raises:
+        PlanError: That needs more memory than the plan reserved for it.
+    """
+    mode = memory_plan.request.lookahead
+    lookahead = Lookahead(experts.pool, top=checkpoint.config.num_experts_per_tok, mode=mode)
+    correction = None if options.tap == "boundary" else find_correction(checkpoint)
+    forecaster = Forecaster(model.layers, lookahead, backend, correction=correction, tap=options.tap)
+    needed, reserved = experts.ahead_bytes + forecaster.byte_count, memory_plan.ledger.lookahead_reserve_bytes
+    if needed > reserved:
+        raise PlanError(
+            f"the lookahead needs {needed:,} bytes and the plan reserves {reserved:,}; plan again for this checkpoint, "
+            "or leave it out with --lookahead off"
+        )
+    model.look_ahead(forecaster)
+    return forecaster
+
+
+def find_correction(checkpoint: Checkpoint) -> Correction | None:
+    """Return the checkpoint's forecast correction; None, after a line in the log, when it cannot be used."""
+    config = checkpoint.config
+    try:
+        return read_correction(
+            correction_path(checkpoint.directory),
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            experts=config.num_experts,
+        )
+    except CorrectionUnusable as error:
+        logger.info("%s; experts are forecast without it, at the layer boundary", error)
+        return None
+
+
 def plan_here(directory: Path, backend: Backend, request: PlanRequest) -> MemoryPlan:
-    """Return a plan for a checkpoint on this machine, without the parts that this engine does not run.
+    """Return a plan for a checkpoint on this machine, without the parts that this engine does not run yet.
 
     Raises:
         slotstream_planner.PlannerError: The geometry cannot be read, no plan fits, or the request is wrong.
     """
     geometry = ModelGeometry.from_checkpoint(directory, compute="float32" if backend.kind == "cpu" else "bf16")
-    return plan(geometry, machine_here(backend), request.without_optional_parts())
+    return plan(geometry, machine_here(backend), request.with_parts_that_run())
 
 
 def machine_here(backend: Backend) -> Machine:

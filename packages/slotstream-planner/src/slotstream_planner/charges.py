@@ -198,11 +198,13 @@ def vision_bytes(geometry: ModelGeometry) -> int:
 def lookahead_bytes(geometry: ModelGeometry) -> int:
     """Return the lookahead's reserve: staging, float32 router copies and the correction file.
 
-    373 MiB for the published model without its correction file, 409 MiB with it.
+    373 MiB for the published model without its correction file, 409 MiB with it. Where float32 is computed in, the
+    correction is held as float32 and takes twice the bytes of its file.
     """
     staging = 1 << (_LOOKAHEAD_RECORDS * geometry.record_bytes - 1).bit_length()
     routers = (geometry.layers + 1) * geometry.experts * geometry.hidden * 4
-    correction = -(-geometry.correction_bytes // MIB) * MIB
+    held = geometry.correction_bytes * (2 if geometry.compute == "float32" else 1)
+    correction = -(-held // MIB) * MIB
     return staging + routers + correction
 
 

@@ -68,9 +68,9 @@ class PlanRequest:
     prefill_chunk: int | None = None
     max_prefill_wait_minutes: float = 30.0
 
-    def without_optional_parts(self) -> PlanRequest:
-        """Return the same request without draft head, lookahead, images and retained conversations."""
-        return replace(self, mtp="off", lookahead="off", vision="off", prefix_cache="off")
+    def with_parts_that_run(self) -> PlanRequest:
+        """Return the same request without what the engine does not run: draft head, images, retained conversations."""
+        return replace(self, mtp="off", vision="off", prefix_cache="off")
 
     @property
     def source(self) -> PlanSource:

@@ -75,7 +75,7 @@ def command(
         click.echo(diagnosis_to_text(diagnosis))
         if now is not None:
             click.echo(
-                "  loaded now    run and serve of this version leave out draft head, lookahead, images and retained\n"
+                "  loaded now    run and serve of this version leave out draft head, images and retained\n"
                 f"                conversations, and load {now.pool_slots:,} slots with a window of "
                 f"{now.window_tokens:,} tokens and passes of {now.prefill_chunk:,}"
             )
@@ -118,7 +118,7 @@ def _loaded_now(diagnosis: Diagnosis) -> MemoryPlan | None:
     if complete is None:
         return None
     try:
-        now = plan(diagnosis.geometry, diagnosis.machine, complete.request.without_optional_parts())
+        now = plan(diagnosis.geometry, diagnosis.machine, complete.request.with_parts_that_run())
     except PlannerError:
         return None
     return None if now.ledger == complete.ledger else now

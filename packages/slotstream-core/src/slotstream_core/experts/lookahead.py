@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from slotstream_core.experts.trials import Trial
 Logits = npt.NDArray[np.float32]
 
 MARGIN = 0.062
+Mode = Literal["auto", "on", "off"]
+
 REFERENCE_EXPERTS, REFERENCE_TOP = 512, 10
 REFERENCE_CANDIDATES, REFERENCE_RESERVED, REFERENCE_SPARE = 24, 64, 256
 ISSUE_LIMIT = 32
@@ -94,17 +97,20 @@ class Lookahead:
     Args:
         pool: Where slots are reserved.
         top: Experts the router chooses for a row.
-        always: Read ahead in every decode pass. Otherwise trials decide: passes with and without it are timed in turn,
-            by number of rows, and the faster way is kept for a while.
+        mode: Read ahead in every decode pass, in none, or as trials decide: passes with and without it are timed in
+            turn, by number of rows, and the faster way is kept for a while.
         clock: Monotonic seconds.
+
+    Attributes:
+        mode: As given; may be changed between passes.
     """
 
     def __init__(
-        self, pool: SlotPool, *, top: int, always: bool = False, clock: Callable[[], float] = time.perf_counter
+        self, pool: SlotPool, *, top: int, mode: Mode = "auto", clock: Callable[[], float] = time.perf_counter
     ) -> None:
+        self.mode: Mode = mode
         self._pool = pool
         self._top = top
-        self._always = always
         self._clock = clock
         self._trials: dict[int, Trial] = {}
         self._slots = -1
@@ -132,9 +138,10 @@ class Lookahead:
     def begin_pass(self, rows: int) -> bool:
         """Say whether the decode pass that begins now is to be forecast. `end_pass` must follow."""
         self._rows, self._active = rows, False
-        if self._pool.slot_count < self._pool.layout.record_count and self.settings.limits.reserved:
+        streams = self._pool.slot_count < self._pool.layout.record_count
+        if self.mode != "off" and streams and self.settings.limits.reserved:
             trial = self._trials.setdefault(rows, Trial())
-            self._active = self._always or trial.next_arm()
+            self._active = self.mode == "on" or trial.next_arm()
         self._started_s = self._clock()
         return self._active
 
@@ -157,5 +164,5 @@ class Lookahead:
     def end_pass(self, *, completed: bool) -> None:
         """Give up what nobody asked for, and take the pass's time into the trial if it completed."""
         self._pool.drop_tickets()
-        if completed and not self._always and (trial := self._trials.get(self._rows)) is not None:
+        if completed and self.mode == "auto" and (trial := self._trials.get(self._rows)) is not None:
             trial.record(self._clock() - self._started_s, on=self._active)

@@ -46,6 +46,9 @@ class ExpertReader:
         source: Where records are read from.
         lane_count: Lanes for what a computation waits for.
         ahead_lane_count: Lanes for what it may ask for soon; without them `submit_ahead` is not to be called.
+
+    Attributes:
+        ahead_scratch_bytes: Scratch of each lane that reads ahead; its batches hold one record.
     """
 
     def __init__(self, source: ExpertSource, *, lane_count: int, ahead_lane_count: int = 0) -> None:
@@ -59,14 +62,15 @@ class ExpertReader:
         self._closed = False
         # No segment exceeds this: merging stops at MERGE_BYTES. Blocks around it may add one at either end.
         largest = max(kind.disk_bytes for kind in source.layout.kinds)
-        scratch = _scratch(lane_count + ahead_lane_count, max(MERGE_BYTES, largest) + 2 * source.alignment)
+        scratch = _scratch(lane_count, max(MERGE_BYTES, largest) + 2 * source.alignment)
+        self.ahead_scratch_bytes = min(max(MERGE_BYTES, largest), source.layout.record_bytes) + 2 * source.alignment
+        ahead_scratch = _scratch(ahead_lane_count, self.ahead_scratch_bytes)
         self._lanes = [
-            _start(f"slotstream-lane-{index}", _work, self._jobs, part)
-            for index, part in enumerate(scratch[:lane_count])
+            _start(f"slotstream-lane-{index}", _work, self._jobs, part) for index, part in enumerate(scratch)
         ]
         self._lanes += [
             _start(f"slotstream-ahead-{index}", _work_ahead, self._ahead_jobs, part, self._gate)
-            for index, part in enumerate(scratch[lane_count:])
+            for index, part in enumerate(ahead_scratch)
         ]
 
     def __enter__(self) -> ExpertReader:

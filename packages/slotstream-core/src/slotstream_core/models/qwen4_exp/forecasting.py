@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -20,8 +20,7 @@ import numpy as np
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.corrections import Correction
 from slotstream_core.experts.lookahead import Lookahead
-
-Tap = Literal["boundary", "attention"]
+from slotstream_core.options import Tap
 
 
 class TargetLayer(Protocol):
