@@ -9,6 +9,7 @@
     +-- TokenizerError             tokenizer or chat template missing, broken, or at odds with the vocabulary
     |   +-- TemplateError          the chat template refused the conversation
     +-- BackendError               MLX cannot run here as installed
+    +-- NativeError                the native library was given something it does not take, or cannot run
     +-- SettingError               an environment variable has a value that cannot be used
     +-- ExpertReadError            expert bytes could not be read from disk (fails one request)
     +-- PoolError                  a request the slot pool cannot hold
@@ -59,6 +60,10 @@ class TemplateError(TokenizerError):
 
 class BackendError(SlotstreamError):
     """MLX cannot run here as installed."""
+
+
+class NativeError(SlotstreamError):
+    """The native library cannot be used, or was called with matrices or activations that it does not take."""
 
 
 class SettingError(SlotstreamError):

@@ -1,0 +1,7 @@
+/* Plain C: runs everywhere. Compiled without contraction, so that sums do not depend on the compiler's mood. */
+#define LANES 4
+#define SUBNORMAL 0
+#define ROWS_AT_ONCE 2
+#define VARIANT ss_kernels_scalar
+#define VARIANT_NAME "scalar"
+#include "kernels_template.h"

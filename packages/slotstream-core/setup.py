@@ -1,0 +1,79 @@
+"""Builds the native library when a compiler is there; without one the package runs on MLX's own operations."""
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+# Set SLOTSTREAM_SANITIZE=1 to build with the address and undefined-behaviour sanitizers.
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
+SANITIZING = SANITIZE if os.environ.get("SLOTSTREAM_SANITIZE") == "1" else []
+
+# -ffp-contract=off: a sum is rounded as it is written, whatever the compiler.
+FLAGS = ["-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra"]
+
+# Only these files may use more than the least of the architecture: they run after the processor was asked.
+AVX2 = ["-mavx2", "-mfma"]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
+X86_FLAGS = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512}
+WITH_X86 = sys.platform == "linux" and platform.machine() == "x86_64"
+
+SOURCES = (
+    "kernels_scalar.c",
+    "kernels_avx2.c",
+    "kernels_avx2_subnormal.c",
+    "kernels_avx512.c",
+    "kernels_neon.c",
+    "variants.c",
+    "threads.c",
+    "matrices.c",
+    "products.c",
+    "experts.c",
+    "rows.c",
+    "module.c",
+)
+HEADERS = ("slotstream_native.h", "kernels.h", "kernels_template.h", "threads.h", "matrices.h")
+
+
+class BuildByFile(build_ext):
+    """Compiles each file with the instructions it may use."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Add to the common flags those of `X86_FLAGS`."""
+        compile_one = self.compiler._compile
+
+        def compile_with_flags(
+            obj: str, src: str, extension: str, cc_args: list[str], extra: list[str], pp_opts: list[str]
+        ) -> Any:
+            flags = X86_FLAGS.get(Path(src).name, []) if WITH_X86 else []
+            return compile_one(obj, src, extension, cc_args, [*extra, *flags], pp_opts)
+
+        self.compiler._compile = compile_with_flags
+        try:
+            super().build_extension(ext)
+        finally:
+            self.compiler._compile = compile_one
+
+
+native = Extension(
+    "slotstream_core._native",
+    sources=[f"csrc/{name}" for name in SOURCES],
+    depends=[f"csrc/{name}" for name in HEADERS],
+    include_dirs=["csrc"],
+    define_macros=[("SS_WITH_X86_VARIANTS", "1")] if WITH_X86 else [],
+    extra_compile_args=[*FLAGS, *SANITIZING],
+    extra_link_args=["-pthread", *SANITIZING],
+    libraries=["m"],
+    py_limited_api=True,
+    optional=True,
+)
+
+setup(
+    ext_modules=[native],
+    cmdclass={"build_ext": BuildByFile},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)
