@@ -149,7 +149,7 @@ def test_a_reply_that_said_enough_ends_with_its_usage(tiny_model: Path) -> None:
 def test_a_long_prompt_is_read_in_passes_of_the_planned_size(tiny_model: Path) -> None:
     with load(tiny_model, request=PlanRequest(prefill_chunk=256)) as engine:
         events = list(engine.generate([5] * 700, sampling=GREEDY, max_tokens=1))
-    assert [event.done_tokens for event in events if isinstance(event, PromptProgress)] == [256, 512, 700]
+    assert [event.done_tokens for event in events if isinstance(event, PromptProgress)] == [0, 256, 512, 700]
 
 
 def test_a_second_generation_is_refused_until_the_first_is_closed(tiny_model: Path) -> None:

@@ -89,8 +89,16 @@ def size_options(function: _Function) -> _Function:
     return function
 
 
-def make_size_request(options: Mapping[str, Any], *, max_prefill_wait_minutes: float = 30.0) -> PlanRequest:
-    """Return the planner's request for the values of `size_options` among a command's options."""
+def make_size_request(
+    options: Mapping[str, Any], *, max_prefill_wait_minutes: float = 30.0, prefix_cache: Literal["on", "off"] = "on"
+) -> PlanRequest:
+    """Return the planner's request for the values of `size_options` among a command's options.
+
+    Args:
+        options: The command's options.
+        max_prefill_wait_minutes: Longest wait for a first token; 0 for no deadline.
+        prefix_cache: Whether past conversations are kept in memory.
+    """
     return PlanRequest(
         experts_per_layer=options["experts_per_layer"],
         pool_gb=options["pool_gb"],
@@ -100,6 +108,7 @@ def make_size_request(options: Mapping[str, Any], *, max_prefill_wait_minutes: f
         max_context=options["max_context"],
         lookahead=options["lookahead"],
         max_prefill_wait_minutes=max_prefill_wait_minutes,
+        prefix_cache=prefix_cache,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
-from slotstream_core.events import ExpertTraffic, Finished, GenerationEvent, Timings, Usage
+from slotstream_core.events import ExpertTraffic, Finished, GenerationEvent, PromptProgress, Timings, Usage
 from slotstream_core.generation.assembly import ReplyAssembler
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.decoding import PlainDecoder, PromptReader
@@ -18,6 +18,9 @@ from slotstream_core.generation.replies import ReplyLoop
 from slotstream_core.generation.sampling import ORDINARY, Sampler, SamplingParams
 from slotstream_core.governing import ExpertsPool
 from slotstream_core.loading import LoadedModel, load_model
+from slotstream_core.prefixes.kept import PrefixKey
+from slotstream_core.prefixes.memory import ConversationMemory, prompt_array
+from slotstream_core.prefixes.resuming import PromptMemory
 from slotstream_core.text.messages import ChatMessage, JsonObject
 from slotstream_core.text.template import ChatTemplate, ReasoningEffort
 from slotstream_core.text.tokenizer import Tokenizer
@@ -57,6 +60,7 @@ class Engine:
     Attributes:
         plan: The memory plan it was loaded under.
         tokenizer: The checkpoint's tokenizer.
+        memory: What it remembers of past prompts, as much as the plan has room for.
     """
 
     def __init__(self, loaded: LoadedModel, *, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
@@ -66,6 +70,7 @@ class Engine:
         self._generating = False
         self.tokenizer = tokenizer
         self.plan = loaded.plan
+        self.memory = ConversationMemory(loaded.plan, tokenizer)
 
     def __enter__(self) -> Engine:
         return self
@@ -98,6 +103,7 @@ class Engine:
     def adopt(self, plan: MemoryPlan) -> None:
         """Serve under another plan from the next request on.  Only while `held`."""
         self.plan = plan
+        self.memory.adopt(plan)
 
     @property
     def window_tokens(self) -> int:
@@ -114,14 +120,18 @@ class Engine:
     ) -> list[int]:
         """Return the prompt ids of a conversation; a plain string is one user turn.
 
+        While conversations are kept, replies of this engine in the conversation become the ids it made, reasoning
+        included, so that what is kept of them fits.
+
         Raises:
             TemplateError: The checkpoint has no chat template, or it refused the conversation.
         """
         if self._template is None:
             raise TemplateError("this checkpoint has no chat template; send its prompt as plain text (--raw)")
         messages = [ChatMessage(role="user", content=conversation)] if isinstance(conversation, str) else conversation
-        text = self._template.render(messages, tools=tools, thinking=thinking, effort=effort)
-        return self.tokenizer.encode(text)
+        return self.memory.chat_ids(
+            self._template, messages, tools=tools, thinking=thinking, effort=effort, window_tokens=self.window_tokens
+        )
 
     def generate(
         self,
@@ -132,6 +142,7 @@ class Engine:
         stop: Sequence[str] = (),
         thinking: bool = False,
         cancel: CancelToken | None = None,
+        shared_tokens: int | None = None,
     ) -> Iterator[GenerationEvent]:
         """Check a request and return its events, ending with `Finished`.
 
@@ -142,6 +153,8 @@ class Engine:
             stop: Texts that end the answer; they are not part of it and are not looked for in the thinking.
             thinking: Whether the reply begins inside a thinking block, as the prompt must then end with its opening.
             cancel: Lets another thread stop the generation.
+            shared_tokens: Length of the head of the prompt that other conversations will start with, kept for them;
+                0 for none, None for the system message.
 
         Raises:
             EmptyPrompt: There are no prompt tokens.
@@ -160,7 +173,9 @@ class Engine:
             raise ContextLengthExceeded(len(ids), self.window_tokens)
         budget = min(room, MAX_REPLY_TOKENS, max_tokens if max_tokens > 0 else room)
         assembler = ReplyAssembler(self.tokenizer.detokenizer(), thinking=thinking, stop=stop)
-        return self._run(ids, Sampler(sampling), assembler, budget, cancel or CancelToken())
+        key = PrefixKey(model=self._loaded.model.key, pass_tokens=self.memory.pass_tokens(self.plan))
+        followed = self.memory.follow(prompt_array(ids), key, shared_tokens=shared_tokens)
+        return self._run(followed, Sampler(sampling), assembler, budget, cancel or CancelToken())
 
     def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int], *, thinking: bool) -> list[int]:
         if isinstance(prompt, str):
@@ -176,7 +191,7 @@ class Engine:
         return self.chat_ids(messages, thinking=thinking)
 
     def _run(
-        self, ids: list[int], sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
+        self, prompt: PromptMemory, sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
     ) -> Iterator[GenerationEvent]:
         if not self._gate.acquire(blocking=False):
             if self._generating:
@@ -184,24 +199,32 @@ class Engine:
             self._gate.acquire()  # its pool is being resized; that takes a moment
         self._generating = True
         try:
-            yield from self._events(ids, sampler, assembler, budget, cancel)
+            yield from self._events(prompt, sampler, assembler, budget, cancel)
         finally:
             self._generating = False
             self._gate.release()
 
     def _events(
-        self, ids: list[int], sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
+        self, prompt: PromptMemory, sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
     ) -> Iterator[GenerationEvent]:
         model, experts = self._loaded.model, self._loaded.experts
         before = experts.stats
         state = model.new_state()
         started = time.perf_counter()
-        reader = PromptReader(model, state, ids, self.plan.prefill_chunk)
-        yield from reader.passes(cancel)
+        resumed = prompt.resume(state)
+        total = len(prompt.ids)
+        yield PromptProgress(
+            done_tokens=resumed.tokens, total_tokens=total, elapsed_s=0.0, cached_tokens=resumed.tokens
+        )
+        reader = PromptReader(model, state, prompt.ids, prompt.key.pass_tokens, logits=resumed.logits)
+        for progress in reader.passes(cancel):
+            prompt.passed(state, reader.last_logits)
+            yield progress
         prefilled = time.perf_counter()
         reply = ReplyLoop(assembler, eos_ids=self.tokenizer.eos_ids, budget=budget, cancel=cancel)
         if reader.last_logits is not None:
             yield from reply.events(PlainDecoder(model, state, sampler), reader.last_logits)
+        self.memory.finished(prompt, reply.generated)
         traffic = experts.stats.since(before)
         yield Finished(
             reason=reply.reason,
@@ -209,9 +232,10 @@ class Engine:
             token_ids=tuple(reply.generated),
             seed=sampler.seed,
             usage=Usage(
-                prompt_tokens=len(ids),
+                prompt_tokens=total,
                 completion_tokens=len(reply.generated),
                 thinking_tokens=assembler.thinking_tokens,
+                cached_tokens=resumed.tokens,
             ),
             timings=Timings(prefill_s=prefilled - started, decode_s=time.perf_counter() - prefilled),
             experts=ExpertTraffic(

@@ -8,17 +8,19 @@ FinishReason = Literal["stop", "stop_string", "length"]
 
 @dataclass(frozen=True, kw_only=True)
 class PromptProgress:
-    """A pass of the prompt has been read.
+    """Reading the prompt begins, or a pass of it has been read.
 
     Attributes:
-        done_tokens: Prompt tokens read so far.
+        done_tokens: Prompt tokens in the state so far, those of a kept conversation included.
         total_tokens: Prompt tokens in all.
         elapsed_s: Seconds since reading began.
+        cached_tokens: Prompt tokens that a kept conversation spares reading.
     """
 
     done_tokens: int
     total_tokens: int
     elapsed_s: float
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class TextDelta:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Token counts of one request."""
+    """Token counts of one request; `cached_tokens` of the prompt's were kept and not read again."""
 
     prompt_tokens: int
     completion_tokens: int

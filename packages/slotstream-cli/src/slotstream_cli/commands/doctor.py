@@ -75,8 +75,8 @@ def command(
         click.echo(diagnosis_to_text(diagnosis))
         if now is not None:
             click.echo(
-                "  loaded now    run and serve of this version leave out draft head, images and retained\n"
-                f"                conversations, and load {now.pool_slots:,} slots with a window of "
+                "  loaded now    run and serve of this version leave out draft head and images,\n"
+                f"                and load {now.pool_slots:,} slots with a window of "
                 f"{now.window_tokens:,} tokens and passes of {now.prefill_chunk:,}"
             )
     if diagnosis.refusal is not None:

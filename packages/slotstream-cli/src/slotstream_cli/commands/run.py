@@ -44,7 +44,7 @@ def command(
         RunOptions(
             prompt=read_prompt(prompt),
             model=model_name,
-            request=make_size_request(options),
+            request=make_size_request(options, prefix_cache="off"),  # one prompt has no next turn
             sampling=sampling_params(options, think=think),
             max_tokens=max_tokens,
             raw=raw,

@@ -24,7 +24,7 @@ def logits_row(logits: mx.array) -> Row:
 
 
 class PromptReader:
-    """Reads a prompt into a state in passes, and keeps the last position's logits.
+    """Reads what a state has not seen of a prompt, in passes, and keeps the last position's logits.
 
     Passes get smaller as the context grows, by the planner's schedule, so that a pass's workspace stays bounded.
 
@@ -32,12 +32,29 @@ class PromptReader:
         last_logits: Logits after the whole prompt, float32 [vocabulary]; set when the iteration has ended.
     """
 
-    def __init__(self, model: Model, state: SequenceState, ids: Sequence[int], pass_tokens: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        state: SequenceState,
+        ids: Sequence[int] | npt.NDArray[np.int32],
+        pass_tokens: int,
+        *,
+        logits: Row | None = None,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            model: Reads.
+            state: Has seen a beginning of the prompt that ends where a pass does, or nothing, or all of it.
+            ids: The prompt.
+            pass_tokens: Most tokens of one pass.
+            logits: After the whole prompt, when the state has seen all of it.
+        """
         self._model = model
         self._state = state
         self._ids = np.asarray(ids, dtype=np.int32)
         self._pass_tokens = pass_tokens
-        self.last_logits: Row | None = None
+        self.last_logits = logits
 
     def passes(self, cancel: CancelToken) -> Iterator[PromptProgress]:
         """Read pass after pass; yield after each one.
@@ -47,14 +64,15 @@ class PromptReader:
             ExpertReadError: Expert bytes could not be read; the state is then unusable.
         """
         started = time.perf_counter()
-        total = len(self._ids)
-        for step in schedule_passes(total, self._pass_tokens):
+        total, seen = len(self._ids), self._state.length
+        for step in schedule_passes(total - seen, self._pass_tokens, start=seen):
             cancel.check()
             end = step.start + step.tokens
             logits = self._model.forward(self._ids[step.start : end], self._state).logits
             if end == total:
                 self.last_logits = logits_row(logits)
-            yield PromptProgress(done_tokens=end, total_tokens=total, elapsed_s=time.perf_counter() - started)
+            elapsed = time.perf_counter() - started
+            yield PromptProgress(done_tokens=end, total_tokens=total, elapsed_s=elapsed, cached_tokens=seen)
 
 
 def next_logits(model: Model, state: SequenceState, token: int) -> Row:

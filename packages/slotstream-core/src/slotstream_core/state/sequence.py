@@ -10,7 +10,14 @@ from typing import Protocol, Self
 import mlx.core as mx
 
 from slotstream_core.errors import StateError
-from slotstream_core.state.snapshot import RowSegment, StateSnapshot, Storable, load_layers, snapshot_layers
+from slotstream_core.state.snapshot import (
+    RowSegment,
+    StateSnapshot,
+    Storable,
+    load_layers,
+    snapshot_bytes,
+    snapshot_layers,
+)
 
 
 class LayerState(Storable, Protocol):
@@ -119,6 +126,10 @@ class SequenceState:
         """
         self._refuse_half_advanced()
         return snapshot_layers(self._named(), length=self.length, model_key=self._model_key, known=known)
+
+    def snapshot_bytes(self, known: Sequence[RowSegment] = ()) -> int:
+        """Return the new memory that `snapshot` would take."""
+        return snapshot_bytes(self.layers, length=self.length, known=known)
 
     def restore(self, snapshot: StateSnapshot) -> None:
         """Become the state that a snapshot was taken of; this one must be new.

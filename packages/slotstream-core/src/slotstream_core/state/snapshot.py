@@ -7,7 +7,7 @@ one conversation, or of branches of one, share the segments of their common begi
 fixed arrays and the rows it adds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -209,6 +209,19 @@ def snapshot_layers(
     if start < length and rows:
         segments += (RowSegment(start=start, end=length, rows=rows, forms=forms),)
     return StateSnapshot(length=length, model_key=model_key, fixed=fixed, segments=segments)
+
+
+def snapshot_bytes(layers: Iterable[Storable], *, length: int, known: Sequence[RowSegment] = ()) -> int:
+    """Return the new memory that `snapshot_layers` would take, without copying anything."""
+    start = min(known[-1].end, length) if known else 0
+    total = 0
+    for state in layers:
+        total += sum(array.nbytes for array in state.fixed_arrays().values())
+        for growing in state.row_arrays().values():
+            form = growing.form
+            row_bytes = growing.array.nbytes // max(1, growing.array.shape[form.axis])
+            total += (form.rows(length) - form.rows(start)) * row_bytes
+    return total
 
 
 def load_layers(snapshot: StateSnapshot, layers: Mapping[str, Storable]) -> None:

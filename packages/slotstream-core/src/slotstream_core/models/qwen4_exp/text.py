@@ -218,6 +218,11 @@ class Qwen4ExpModel:
         """The decoder layers, first one first."""
         return self._layers
 
+    @property
+    def key(self) -> str:
+        """Names the model; the states it makes carry it."""
+        return self._key
+
     def new_state(self) -> SequenceState:
         """The state of an empty sequence."""
         states: list[LayerState] = [layer.new_state() for layer in self._layers]

@@ -1,0 +1,270 @@
+"""The states kept in memory: finding the one a prompt can go on from, and making room for new ones."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, boundaries, common_length, floor_to
+from slotstream_core.prefixes.kept import (
+    MAY_EVICT,
+    KeptState,
+    Logits,
+    PrefixKey,
+    Purpose,
+    eviction_rank,
+    held_bytes,
+    owners,
+)
+from slotstream_core.state.sequence import SequenceState
+from slotstream_core.state.snapshot import RowSegment, segments_until
+
+MOST_STATES: Final = 64
+"""States kept at most, however small they are, so that searching them stays instant."""
+
+MissReason = Literal[
+    "no retained state",
+    "retained states are not exact prefixes",
+    "model identity changed",
+    "no compatible prefill boundary",
+    "equal length without logits",
+]
+StoreOutcome = Literal["stored", "known", "no room"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """What the cache has for a prompt.
+
+    Attributes:
+        state: The longest state it can go on from, or None.
+        reason: Why there is none.
+    """
+
+    state: KeptState | None
+    reason: MissReason | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheBudget:
+    """How much may be kept.
+
+    Attributes:
+        capacity_bytes: Rows, fixed arrays, ids and logits together.
+        max_tokens: The plan's tokens for retained conversations.
+        token_bytes: Rows of one token, for counting in tokens.
+    """
+
+    capacity_bytes: int
+    max_tokens: int
+    token_bytes: int
+
+
+class PrefixCache:
+    """States of past prompts in host memory.  One thread stores and looks up; any thread may ask for `status`.
+
+    Attributes:
+        budget: How much may be kept; see `resize`.
+    """
+
+    def __init__(self, budget: CacheBudget) -> None:
+        self.budget = budget
+        self._states: list[KeptState] = []
+        self._key: PrefixKey | None = None
+        self._clock = 0
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(
+            ("hits", "misses", "evictions", "checkpoint_hits", "checkpoint_stores", "checkpoint_fork_failures"), 0
+        )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything may be kept."""
+        return self.budget.capacity_bytes > 0
+
+    def find(self, ids: Ids, key: PrefixKey) -> Lookup:
+        """Return the longest kept state that a prompt can go on from as if it had been read from its beginning."""
+        with self._lock:
+            self._key = key
+            marks = set(boundaries(len(ids), key.pass_tokens))
+            prefixes = [state for state in self._states if state.begins(ids)]
+            usable = [
+                state
+                for state in prefixes
+                if state.key == key
+                and (len(state.ids) in marks or (len(state.ids) == len(ids) and state.logits is not None))
+            ]
+            if not usable:
+                self._counts["misses"] += 1
+                return Lookup(state=None, reason=self._reason(ids, key, prefixes))
+            best = max(usable, key=lambda state: len(state.ids))
+            self._clock += 1
+            best.uses += 1
+            best.last_used = self._clock
+            for state in prefixes:
+                if state.purpose in ("shared", "speculative"):
+                    state.last_used = self._clock  # as recent as the conversation that goes on from it
+            self._counts["hits"] += 1
+            self._counts["checkpoint_hits"] += best.purpose in ("shared", "speculative")
+            return Lookup(state=best, reason=None)
+
+    def _reason(self, ids: Ids, key: PrefixKey, prefixes: Sequence[KeptState]) -> MissReason:
+        if not self._states:
+            return "no retained state"
+        if all(state.key != key for state in self._states):
+            return "model identity changed"
+        own = [state for state in prefixes if state.key == key]
+        if not own:
+            return "retained states are not exact prefixes"
+        equal = any(len(state.ids) == len(ids) for state in own)
+        return "equal length without logits" if equal else "no compatible prefill boundary"
+
+    def branching(self, ids: Ids, key: PrefixKey) -> int:
+        """Return the length of the longest head that a prompt shares with a kept one and then leaves; 0 for none.
+
+        A prompt that its own conversation's state begins leaves nothing that another conversation starts with.
+        """
+        longest = 0
+        with self._lock:
+            for state in self._states:
+                if state.key != key or state.purpose != "conversation":
+                    continue
+                shared = common_length(ids, state.prompt)
+                if LEAST_SHARED_TOKENS <= shared < min(len(ids), len(state.ids)):
+                    longest = max(longest, shared)
+        return longest
+
+    def keep(
+        self,
+        ids: Ids,
+        key: PrefixKey,
+        state: SequenceState,
+        purpose: Purpose,
+        *,
+        prompt: Ids,
+        logits: Logits | None = None,
+    ) -> StoreOutcome:
+        """Keep the state of a prompt at one of its lengths, making room first; the rows others have are shared.
+
+        Args:
+            ids: What the state has seen, a part of ``prompt`` from its beginning on.
+            key: What it was computed with.
+            state: The live state; copied, not kept.
+            purpose: Why.
+            prompt: The whole prompt.
+            logits: After the last id, for a complete prompt.
+        """
+        with self._lock:
+            self._clock += 1
+            twin = next((each for each in self._states if each.key == key and _equal(each, ids)), None)
+            if twin is not None:
+                twin.last_used = self._clock
+                twin.logits = logits if twin.logits is None else twin.logits
+                if purpose == "shared" or (twin.purpose in ("complete", "speculative") and purpose == "conversation"):
+                    twin.purpose = purpose
+                return "known"
+            known = self._known_rows(ids, key)
+            needed = state.snapshot_bytes(known) + ids.nbytes + prompt.nbytes + (0 if logits is None else logits.nbytes)
+            if not self._make_room(needed, known, MAY_EVICT[purpose]):
+                self._counts["checkpoint_fork_failures"] += 1
+                return "no room"
+            self._states.append(
+                KeptState(
+                    ids=_frozen(ids),
+                    prompt=_frozen(prompt),
+                    key=key,
+                    snapshot=state.snapshot(known),
+                    logits=logits,
+                    purpose=purpose,
+                    last_used=self._clock,
+                )
+            )
+            self._counts["checkpoint_stores"] += purpose in ("shared", "speculative")
+            return "stored"
+
+    def _known_rows(self, ids: Ids, key: PrefixKey) -> tuple[RowSegment, ...]:
+        """Return kept rows of the longest beginning of ids, cut at a boundary: up to there passes were the same."""
+        best: tuple[RowSegment, ...] = ()
+        for state in self._states:
+            if state.key == key:
+                shared = common_length(ids, state.ids)
+                shared = floor_to(boundaries(shared + 1, key.pass_tokens), shared)
+                if shared > (best[-1].end if best else 0):
+                    best = segments_until(state.snapshot.segments, shared)
+        return best
+
+    def _make_room(self, needed: int, known: Sequence[RowSegment], highest: int) -> bool:
+        """Evict until so many bytes fit beside what stays; leave everything when they cannot."""
+        going = sorted(self._states, key=lambda state: eviction_rank(state, self._states, self._key))
+        going = [state for state in going if eviction_rank(state, self._states, self._key)[0] <= highest]
+        kept = list(self._states)
+        evicted = 0
+        while held_bytes(kept, known) + needed > self.budget.capacity_bytes or len(kept) >= MOST_STATES:
+            if evicted == len(going):
+                return False
+            kept.remove(going[evicted])
+            evicted += 1
+        self._states = kept
+        self._counts["evictions"] += evicted
+        return True
+
+    def resize(self, budget: CacheBudget) -> None:
+        """Keep at most so much from now on; evicts at once."""
+        with self._lock:
+            self.budget = budget
+            going = sorted(self._states, key=lambda state: eviction_rank(state, self._states, self._key))
+            while going and held_bytes(going) > budget.capacity_bytes:
+                del going[0]
+                self._counts["evictions"] += 1
+            self._states = [state for state in self._states if state in going]
+
+    def clear(self) -> None:
+        """Let every state go."""
+        with self._lock:
+            self._states = []
+
+    def states(self) -> tuple[KeptState, ...]:
+        """Return the kept states, oldest first; for the disk tier and for tests."""
+        with self._lock:
+            return tuple(self._states)
+
+    def status(self) -> dict[str, Any]:
+        """Return what is kept and how it served, with its documented keys."""
+        with self._lock:
+            states, counts = tuple(self._states), dict(self._counts)
+        segments = owners(segment for state in states for segment in state.snapshot.segments).values()
+        tokens = sum(segment.end - segment.start for segment in segments)
+        size = held_bytes(states)
+        reusable = sum(state.purpose in ("shared", "speculative") for state in states)
+        return {
+            "enabled": self.enabled,
+            "conversations": len(states) - reusable,
+            "max_conversations": MOST_STATES,
+            "held_tokens": tokens,
+            "charged_token_capacity": max(tokens, -(-size // max(1, self.budget.token_bytes))),
+            "allocated_sequence_bytes": size,
+            "held_images": 0,
+            "reusable_checkpoints": reusable,
+            "checkpoint_hits": counts["checkpoint_hits"],
+            "checkpoint_stores": counts["checkpoint_stores"],
+            "checkpoint_fork_failures": counts["checkpoint_fork_failures"],
+            "held_gb": size / 1e9,
+            "max_tokens": self.budget.max_tokens,
+            "hits": counts["hits"],
+            "misses": counts["misses"],
+            "evictions": counts["evictions"],
+            "persistent_hits": 0,
+            "persistent": None,
+        }
+
+
+def _equal(state: KeptState, ids: Ids) -> bool:
+    return len(state.ids) == len(ids) and state.begins(ids)
+
+
+def _frozen(ids: Ids) -> Ids:
+    if not ids.flags.writeable:
+        return ids
+    copy = ids.copy()
+    copy.setflags(write=False)
+    return copy

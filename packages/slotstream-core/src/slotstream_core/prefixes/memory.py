@@ -1,0 +1,128 @@
+"""Everything an engine remembers between requests: states of prompts, and the ids behind replies."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from slotstream_core.prefixes.boundaries import Ids, SystemHead, resume_pass_tokens
+from slotstream_core.prefixes.cache import CacheBudget, PrefixCache
+from slotstream_core.prefixes.kept import PrefixKey
+from slotstream_core.prefixes.resuming import PromptMemory
+from slotstream_core.prefixes.splicing import rest_after
+from slotstream_core.prefixes.transcripts import ChatSettings, Transcripts, fingerprints
+from slotstream_core.text.messages import ChatMessage, JsonObject
+from slotstream_core.text.template import ChatTemplate, ReasoningEffort
+from slotstream_core.text.tokenizer import Tokenizer
+from slotstream_planner import MemoryPlan
+
+
+def cache_budget(plan: MemoryPlan) -> CacheBudget:
+    """Return what a plan reserves for retained conversations; nothing when it retains none."""
+    ledger = plan.ledger
+    return CacheBudget(
+        capacity_bytes=ledger.retained_capacity_bytes + ledger.retained_recurrent_bytes,
+        max_tokens=plan.retained_tokens,
+        token_bytes=plan.geometry.kv_bytes_per_token,
+    )
+
+
+class ConversationMemory:
+    """What one engine remembers.  `chat_ids` and `status` may be called from any thread, the rest from one.
+
+    Attributes:
+        cache: States of prompts.
+        transcripts: Ids behind replies.
+    """
+
+    def __init__(self, plan: MemoryPlan, tokenizer: Tokenizer) -> None:
+        self.cache = PrefixCache(cache_budget(plan))
+        self.transcripts = Transcripts(tokenizer)
+        self._tokenizer = tokenizer
+        self._head = SystemHead(tokenizer)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the plan has room for conversations."""
+        return self.cache.enabled
+
+    def adopt(self, plan: MemoryPlan) -> None:
+        """Keep within another plan from now on."""
+        self.cache.resize(cache_budget(plan))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.cache.clear()
+        self.transcripts.clear()
+
+    def pass_tokens(self, plan: MemoryPlan) -> int:
+        """Return how many prompt tokens a pass reads under a plan."""
+        return resume_pass_tokens(plan.prefill_chunk, keeps=self.enabled)
+
+    def chat_ids(
+        self,
+        template: ChatTemplate,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[JsonObject],
+        thinking: bool,
+        effort: ReasoningEffort | None,
+        window_tokens: int,
+    ) -> list[int]:
+        """Return the prompt ids of a conversation, with the very ids of the replies in it that this engine made.
+
+        Args:
+            template: The checkpoint's template.
+            messages: The conversation.
+            tools: Declared tools.
+            thinking: Whether the reply starts inside a thinking block.
+            effort: How much to think.
+            window_tokens: The window; a prompt that only fits without old reasoning is rendered without it.
+
+        Raises:
+            TemplateError: The template refused the conversation.
+        """
+
+        def render(turns: Sequence[ChatMessage]) -> str:
+            return template.render(turns, tools=tools, thinking=thinking, effort=effort)
+
+        if not self.enabled:
+            return self._tokenizer.encode(render(messages))
+        settings = ChatSettings(tools=tools, thinking=thinking, effort=effort)
+        splice = self.transcripts.find(messages, settings)
+        rest = None if splice is None else rest_after(splice, messages, render)
+        if splice is not None and rest is not None:
+            ids = [*splice.ids, *self._tokenizer.encode(rest)]
+        if splice is None or rest is None or len(ids) >= window_tokens:
+            ids = self._tokenizer.encode(render(messages))
+        self.transcripts.note_prompt(ids, fingerprints(messages, settings)[-1], thinking=thinking)
+        return ids
+
+    def follow(self, ids: Ids, key: PrefixKey, *, shared_tokens: int | None = None) -> PromptMemory:
+        """Return what follows one prompt while it is read.
+
+        Args:
+            ids: The prompt.
+            key: What it is computed with.
+            shared_tokens: Length of the head that other conversations will start with; the system message's when None,
+                0 for none.
+        """
+        if shared_tokens is None:
+            shared_tokens = self._head.end(ids)
+        return PromptMemory(self.cache, key, ids, shared_tokens=min(shared_tokens, len(ids)))
+
+    def finished(self, prompt: PromptMemory, reply: Sequence[int]) -> None:
+        """Note a complete reply to a prompt; an end token may be its last."""
+        if self.enabled:
+            self.transcripts.note_reply(prompt.ids, reply)
+
+    def status(self) -> dict[str, Any]:
+        """Return what is kept and how it served, with its documented keys."""
+        return self.cache.status()
+
+
+def prompt_array(ids: Sequence[int]) -> Ids:
+    """Return token ids as a read-only array."""
+    array = np.array(ids, np.int32)
+    array.setflags(write=False)
+    return array

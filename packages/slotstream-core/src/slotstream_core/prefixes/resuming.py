@@ -1,0 +1,104 @@
+"""One prompt's use of the cache: where it goes on from, and which of its states are kept for later prompts."""
+
+import json
+import logging
+from dataclasses import dataclass
+
+from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, boundaries, floor_to
+from slotstream_core.prefixes.cache import MissReason, PrefixCache
+from slotstream_core.prefixes.kept import Logits, PrefixKey, Purpose
+from slotstream_core.state.sequence import SequenceState
+
+logger = logging.getLogger("slotstream.prefixes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """How a prompt began.
+
+    Attributes:
+        tokens: Prompt tokens that were not read again.
+        reason: Why none were, when none were.
+        logits: Of the whole prompt, when nothing has to be read.
+    """
+
+    tokens: int
+    reason: MissReason | None
+    logits: Logits | None
+
+
+class PromptMemory:
+    """Follows one prompt while it is read.
+
+    Args:
+        cache: Where states come from and go to.
+        key: What the prompt is computed with.
+        ids: The prompt.
+        shared_tokens: Length of the head that other conversations will start with; 0 for none.
+
+    Attributes:
+        key: What it is computed with.
+        ids: The prompt, read-only.
+    """
+
+    def __init__(self, cache: PrefixCache, key: PrefixKey, ids: Ids, *, shared_tokens: int) -> None:
+        self._cache = cache
+        self.key = key
+        self.ids = ids
+        self._marks = boundaries(len(ids), key.pass_tokens)
+        self._purposes: dict[int, Purpose] = {}
+        self._shared_tokens = shared_tokens
+
+    def resume(self, state: SequenceState) -> Resumption:
+        """Bring an empty state as far as a kept one goes, and decide what is kept on the way.
+
+        Raises:
+            StateError: The state has seen tokens.
+        """
+        if not self._cache.enabled:
+            return Resumption(tokens=0, reason=None, logits=None)
+        found = self._cache.find(self.ids, self.key)
+        kept = found.state
+        if kept is not None:
+            state.restore(kept.snapshot)
+        self._choose(state.length)
+        record = {"event": "prefix", "prompt_tokens": len(self.ids), "cached_tokens": state.length}
+        record |= {"source": "memory"} if kept is not None else {"miss": found.reason}
+        logger.info("%s", json.dumps(record))
+        whole = kept is not None and state.length == len(self.ids)
+        return Resumption(tokens=state.length, reason=found.reason, logits=kept.logits if kept and whole else None)
+
+    def _choose(self, resumed: int) -> None:
+        """Choose the lengths to keep among those that are still to be read."""
+        heads: list[tuple[int, Purpose]] = [(self._cache.branching(self.ids, self.key), "speculative")]
+        if self._marks:
+            heads.append((self._marks[-1], "conversation"))
+        if self._shared_tokens >= LEAST_SHARED_TOKENS:
+            heads.append((self._shared_tokens, "shared"))
+        for length, purpose in heads:
+            mark = floor_to(self._marks, length)
+            if mark > resumed:
+                self._purposes[mark] = purpose
+
+    def passed(self, state: SequenceState, logits: Logits | None) -> None:
+        """Keep the state after a pass when it is one to keep.
+
+        Args:
+            state: The live state; copied.
+            logits: Of the whole prompt, after its last pass.
+        """
+        if not self._cache.enabled:
+            return
+        purpose = self._purposes.get(state.length)
+        if state.length == len(self.ids) and logits is not None:
+            logits = logits.copy()
+            logits.setflags(write=False)
+            self._keep(state, "complete", logits)
+        elif purpose is not None:
+            self._keep(state, purpose, None)
+
+    def _keep(self, state: SequenceState, purpose: Purpose, logits: Logits | None) -> None:
+        ids = self.ids[: state.length]
+        outcome = self._cache.keep(ids, self.key, state, purpose, prompt=self.ids, logits=logits)
+        if outcome == "no room" and purpose != "complete":
+            logger.info("%s", json.dumps({"event": "prefix_not_kept", "tokens": state.length, "purpose": purpose}))
