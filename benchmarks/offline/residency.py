@@ -25,6 +25,7 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.experts import ExpertLayout, Experts, ResidentExperts, StoredExperts, StreamedExperts, choose_lanes
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.generation.decoding import logits_row
+from slotstream_core.loading import slot_memory
 from slotstream_core.models.base import Model
 from slotstream_core.models.registry import build_model
 
@@ -51,7 +52,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     with ExitStack() as opened:
-        builds = open_builds(opened, options.model or demo_directory(), options.shares)
+        builds = open_builds(opened, options.model or demo_directory(), [None, 1.0, *options.shares])
         rates = measure(builds, prompt=options.prompt, tokens=options.tokens, rounds=options.rounds)
     decode = {name: statistics.median(pair[1] for pair in pairs) for name, pairs in rates.items()}
     prefill = {name: statistics.median(pair[0] for pair in pairs) for name, pairs in rates.items()}
@@ -71,22 +72,25 @@ def main() -> None:
     )
 
 
-def open_builds(opened: ExitStack, directory: Path, shares: Sequence[float]) -> list[Build]:
-    """Open one checkpoint once a build."""
+def open_builds(
+    opened: ExitStack, directory: Path, shares: Sequence[float | None], *, direct: bool = False
+) -> list[Build]:
+    """Open one checkpoint once a build; a share of None stands for plain arrays."""
     backend = Backend.detect()
     lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
+    memory = slot_memory(backend)
     builds = []
-    for share in [None, 1.0, *shares]:
+    for share in shares:
         checkpoint = opened.enter_context(Checkpoint.open(directory))
         modules = trunk_modules(checkpoint.config.num_hidden_layers)
         layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
-        source = opened.enter_context(StoredExperts(layout))
+        source = opened.enter_context(StoredExperts(layout, direct=direct))
         experts: ResidentExperts | StreamedExperts
         if share is None:
-            experts = ResidentExperts(source, lane_count=lanes)
+            experts = ResidentExperts(source, lane_count=lanes, memory=memory)
         else:
             slots = int(layout.record_count * share)
-            experts = opened.enter_context(StreamedExperts(source, slot_count=slots, lane_count=lanes))
+            experts = opened.enter_context(StreamedExperts(source, slot_count=slots, lane_count=lanes, memory=memory))
             if share == 1.0:
                 experts.load_all()
         model = opened.enter_context(build_model(checkpoint, experts, backend))

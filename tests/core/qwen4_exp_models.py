@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -19,8 +20,15 @@ from slotstream_core.experts import (
     draft_modules,
 )
 from slotstream_core.experts.sweeping import SWEEPING, SweepOptions
+from slotstream_core.loading import slot_memory
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
 from slotstream_core.state.sequence import SequenceState
+
+
+def exact_backend() -> Backend:
+    """This machine's backend, computing in float32, so that what is compared differs by rounding only."""
+    return replace(Backend.detect(), compute_dtype=mx.float32)
+
 
 Logits = npt.NDArray[np.float32]
 
@@ -34,19 +42,21 @@ def open_model(
     sweeping: SweepOptions = SWEEPING,
 ) -> Iterator[Qwen4ExpModel]:
     """The model of a checkpoint with every expert resident, or streamed through ``slots`` slots."""
-    backend = Backend.detect()
+    backend = exact_backend()
     with Checkpoint.open(directory) as checkpoint:
         layout = ExpertLayout.from_checkpoint(
             checkpoint, expert_modules(checkpoint.config), float_name=backend.float_name
         )
         source = StoredExperts(layout)
         if slots is None:
-            resident = ResidentExperts(source, lane_count=2)
+            resident = ResidentExperts(source, lane_count=2, memory=slot_memory(backend))
             with Qwen4ExpModel(checkpoint, resident, backend, ngram_cache_bytes=ngram_cache_bytes) as model:
                 yield model
         else:
             with (
-                StreamedExperts(source, slot_count=slots, lane_count=2, sweeping=sweeping) as streamed,
+                StreamedExperts(
+                    source, slot_count=slots, lane_count=2, sweeping=sweeping, memory=slot_memory(backend)
+                ) as streamed,
                 Qwen4ExpModel(checkpoint, streamed, backend, ngram_cache_bytes=ngram_cache_bytes) as model,
             ):
                 yield model
@@ -74,15 +84,17 @@ def open_drafting_model(
     directory: Path, *, slots: int | None = None, draft_slots: int | None = None
 ) -> Iterator[Qwen4ExpModel]:
     """The model of a checkpoint with its draft head; experts resident, or streamed where slots are given."""
-    backend = Backend.detect()
+    backend = exact_backend()
     with ExitStack() as opened:
         checkpoint = opened.enter_context(Checkpoint.open(directory))
 
         def experts(modules: list[str], count: int | None) -> Experts:
             source = StoredExperts(ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name))
             if count is None:
-                return ResidentExperts(source, lane_count=2)
-            return opened.enter_context(StreamedExperts(source, slot_count=count, lane_count=2))
+                return ResidentExperts(source, lane_count=2, memory=slot_memory(backend))
+            return opened.enter_context(
+                StreamedExperts(source, slot_count=count, lane_count=2, memory=slot_memory(backend))
+            )
 
         trunk, head = expert_modules(checkpoint.config), draft_modules()
         model = Qwen4ExpModel(checkpoint, experts(trunk, slots), backend, draft_experts=experts(head, draft_slots))

@@ -42,7 +42,7 @@ class Backend:
     @property
     def float_name(self) -> FloatName:
         """`compute_dtype` by its safetensors name."""
-        return "F32" if self.kind == "cpu" else "BF16"
+        return "F32" if "float32" in str(self.compute_dtype) else "BF16"
 
     def working_set_bytes(self) -> int | None:
         """Return how much memory Metal recommends that a process uses; None elsewhere or when it is unknown."""

@@ -21,8 +21,10 @@ from slotstream_core.experts import (
     choose_lanes,
     prefers_direct,
 )
+from slotstream_core.experts.cuda_memory import cuda_memory
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
+from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
 from slotstream_core.memory import cap_buffer_cache
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
@@ -118,6 +120,7 @@ def load_model(
                 slot_count=memory_plan.pool_slots,
                 lane_count=lanes,
                 ahead_lane_count=choose_ahead_lanes(lanes) if reads_ahead else 0,
+                memory=slot_memory(backend),
             )
         )
         model = resources.enter_context(build_model(checkpoint, experts, backend))
@@ -195,6 +198,11 @@ def machine_here(backend: Backend) -> Machine:
     if backend.kind == "cuda" and (device := read_nvidia_memory()) is not None:
         return Machine.current(accelerator_bytes=device.total_bytes, accelerator_available_bytes=device.free_bytes)
     return Machine.current()
+
+
+def slot_memory(backend: Backend) -> SlotMemory:
+    """Return how bytes reach the slots of this backend."""
+    return cuda_memory() if backend.kind == "cuda" else HostMemory()
 
 
 def _reads_past_cache(memory_plan: MemoryPlan, layout: ExpertLayout) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from slotstream_core.errors import CheckpointDamaged, ExpertReadError, SlotstreamError
-from slotstream_core.experts.slots import Bytes, SlotArrays, is_finite
+from slotstream_core.experts.slot_memory import Bytes
+from slotstream_core.experts.slots import SlotArrays, converted, is_finite
 from slotstream_core.experts.sources import ExpertSource
 
 
@@ -159,7 +160,7 @@ class ReadBatch:
                     raise ExpertReadError("the read was cancelled before it started")
                 self._read(segment, scratch)
                 bytes_read += segment.byte_count
-                self._check(segment, errors)
+                self._check(segment, scratch, errors)
             except SlotstreamError as error:
                 errors |= {piece.record: error for piece in segment.pieces}
             except Exception as error:  # noqa: BLE001 - the top of a lane: whatever happened, the batch must end
@@ -176,24 +177,30 @@ class ReadBatch:
     def _read(self, segment: Segment, scratch: Bytes) -> None:
         """Read one segment and bring every piece into its slot, in the slot's type."""
         alignment = self._source.alignment
-        if alignment == 1:
+        if alignment == 1 and self._arrays.memory.direct:
             self._fill(segment, self._buffers(segment, scratch), segment.offset, segment.byte_count)
             self._convert(segment, scratch)
             return
-        # Past the page cache: whole blocks around the segment into scratch, then a copy of what is wanted.
+        # Past the page cache, or to a device: whole blocks around the segment into scratch, then the wanted pieces.
         before = segment.offset % alignment
         needed = before + segment.byte_count
         block = scratch[: -(-needed // alignment) * alignment]
         self._fill(segment, [block.data], segment.offset - before, needed)
-        start = before
-        for kind_index, record_index in segment.pieces:
-            kind, slot = self._source.layout.kinds[kind_index], self.records[record_index].slot
-            stored = scratch[start : start + kind.disk_bytes]
-            start += kind.disk_bytes
-            if kind.converts:
+        for kind_index, record_index, stored in self._stored(segment, scratch):
+            slot = self.records[record_index].slot
+            if self._source.layout.kinds[kind_index].converts:
                 self._arrays.write(kind_index, slot, stored)
             else:
-                self._arrays.views[kind_index][slot] = stored
+                self._arrays.memory.put(self._arrays.views[kind_index][slot], stored)
+        self._arrays.memory.finish()
+
+    def _stored(self, segment: Segment, scratch: Bytes) -> Iterator[tuple[int, int, Bytes]]:
+        """Kind, record and stored bytes of every piece of a segment that was read into scratch."""
+        start = segment.offset % self._source.alignment
+        for kind_index, record_index in segment.pieces:
+            end = start + self._source.layout.kinds[kind_index].disk_bytes
+            yield kind_index, record_index, scratch[start:end]
+            start = end
 
     def _buffers(self, segment: Segment, scratch: Bytes) -> list[memoryview]:
         """Where an ordinary read puts each piece: its slot, or scratch if it must be converted."""
@@ -246,13 +253,15 @@ class ReadBatch:
             "check the disk and verify the checkpoint, then ask again"
         )
 
-    def _check(self, segment: Segment, errors: dict[int, SlotstreamError]) -> None:
-        """Verify scales and biases that arrived for the first time, as they are in their slots."""
-        for kind_index, record_index in segment.pieces:
+    def _check(self, segment: Segment, scratch: Bytes, errors: dict[int, SlotstreamError]) -> None:
+        """Verify scales and biases that arrived for the first time: in their slots where the host may look there."""
+        direct = self._arrays.memory.direct
+        for kind_index, record_index, stored in self._stored(segment, scratch):
             kind, record = self._source.layout.kinds[kind_index], self.records[record_index]
             if not record.check or kind.part == "weight":
                 continue
-            if not is_finite(kind.slot_dtype, self._arrays.views[kind_index][record.slot]):
+            values = self._arrays.views[kind_index][record.slot] if direct else converted(kind, stored)
+            if not is_finite(kind.slot_dtype, values):
                 tensor = self._source.layout.layers[record.layer][kind_index].tensor
                 errors[record_index] = CheckpointDamaged(
                     f"{self._source.path(segment.fd)}: {tensor} holds values that are not finite for expert "

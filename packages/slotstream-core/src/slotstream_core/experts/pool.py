@@ -85,7 +85,7 @@ class SlotPool:
     def _start_empty(self, slot_count: int) -> None:
         if slot_count < 1:
             raise PoolError(f"a pool needs at least one slot, not {slot_count}")
-        self.slots = SlotArrays(self.layout, slot_count)
+        self.slots = SlotArrays(self.layout, slot_count, self._reader.memory)
         self._slot_of: dict[int, int] = {}  # resident records: key -> slot
         self._key_of = [UNMAPPED] * slot_count
         self._reading: dict[int, _Loading] = {}  # keys whose record is on its way

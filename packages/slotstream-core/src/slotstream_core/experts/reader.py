@@ -15,11 +15,10 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from slotstream_core.errors import ExpertReadError, SettingError
 from slotstream_core.experts.batches import DemandGate, Piece, ReadBatch, Record, Segment
-from slotstream_core.experts.slots import Bytes, SlotArrays
+from slotstream_core.experts.slot_memory import Bytes, HostMemory, SlotMemory
+from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
 
 LANES_VARIABLE = "SLOTSTREAM_IO_QUEUE_DEPTH"
@@ -46,13 +45,22 @@ class ExpertReader:
         source: Where records are read from.
         lane_count: Lanes for what a computation waits for.
         ahead_lane_count: Lanes for what it may ask for soon; without them `submit_ahead` is not to be called.
+        memory: Where the slots lie that are read into; the host's when not given.
 
     Attributes:
         ahead_scratch_bytes: Scratch of each lane that reads ahead; its batches hold one record.
     """
 
-    def __init__(self, source: ExpertSource, *, lane_count: int, ahead_lane_count: int = 0) -> None:
+    def __init__(
+        self,
+        source: ExpertSource,
+        *,
+        lane_count: int,
+        ahead_lane_count: int = 0,
+        memory: SlotMemory | None = None,
+    ) -> None:
         self.source = source
+        self.memory = memory or HostMemory()
         self.lane_count = lane_count
         self.ahead_lane_count = ahead_lane_count
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -62,9 +70,9 @@ class ExpertReader:
         self._closed = False
         # No segment exceeds this: merging stops at MERGE_BYTES. Blocks around it may add one at either end.
         largest = max(kind.disk_bytes for kind in source.layout.kinds)
-        scratch = _scratch(lane_count, max(MERGE_BYTES, largest) + 2 * source.alignment)
+        scratch = _scratch(self.memory, lane_count, max(MERGE_BYTES, largest) + 2 * source.alignment)
         self.ahead_scratch_bytes = min(max(MERGE_BYTES, largest), source.layout.record_bytes) + 2 * source.alignment
-        ahead_scratch = _scratch(ahead_lane_count, self.ahead_scratch_bytes)
+        ahead_scratch = _scratch(self.memory, ahead_lane_count, self.ahead_scratch_bytes)
         self._lanes = [
             _start(f"slotstream-lane-{index}", _work, self._jobs, part) for index, part in enumerate(scratch)
         ]
@@ -121,14 +129,14 @@ class ExpertReader:
             lane.join(max(0.0, deadline - time.monotonic()))
 
 
-def _scratch(lane_count: int, byte_count: int) -> list[Bytes]:
+def _scratch(memory: SlotMemory, lane_count: int, byte_count: int) -> list[Bytes]:
     """Return one page-aligned buffer a lane, out of one block.
 
     The block is large enough for NumPy to ask for large pages: the disk then transfers whole runs instead of pages.
     Untouched memory costs nothing.
     """
     stride = -(-byte_count // PAGE_BYTES) * PAGE_BYTES
-    block = np.empty(max(lane_count * stride + PAGE_BYTES, LARGE_PAGES_FROM_BYTES), dtype=np.uint8)
+    block = memory.buffer(max(lane_count * stride + PAGE_BYTES, LARGE_PAGES_FROM_BYTES))
     first = -block.ctypes.data % PAGE_BYTES
     return [block[first + lane * stride :][:byte_count] for lane in range(lane_count)]
 

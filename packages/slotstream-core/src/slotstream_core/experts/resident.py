@@ -11,6 +11,7 @@ import numpy.typing as npt
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.batches import Record
 from slotstream_core.experts.reader import ExpertReader
+from slotstream_core.experts.slot_memory import SlotMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.experts.stacks import ExpertArrays
@@ -39,15 +40,15 @@ class ResidentExperts:
         CheckpointDamaged: A record holds scales that are not finite.
     """
 
-    def __init__(self, source: ExpertSource, *, lane_count: int) -> None:
+    def __init__(self, source: ExpertSource, *, lane_count: int, memory: SlotMemory | None = None) -> None:
         self.layout = source.layout
         count = self.layout.expert_count
         self._layers: list[ExpertArrays] = []
         self._places = mx.arange(count, dtype=mx.int32)
         mx.eval(self._places)
-        with ExpertReader(source, lane_count=lane_count) as reader:
+        with ExpertReader(source, lane_count=lane_count, memory=memory) as reader:
             for layer in range(self.layout.layer_count):
-                slots = SlotArrays(self.layout, count)
+                slots = SlotArrays(self.layout, count, reader.memory)
                 records = [Record(layer, expert, expert, True) for expert in range(count)]
                 batch = reader.prepare(records, slots)
                 reader.submit(batch)

@@ -6,14 +6,12 @@ MLX's back, which is safe exactly because a slot that unevaluated work may read 
 
 from __future__ import annotations
 
-import ctypes
-import sys
-
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.experts.layout import ExpertLayout, PieceDtype, PieceKind, Projection
+from slotstream_core.experts.slot_memory import Bytes, HostMemory, SlotMemory
 from slotstream_core.experts.stacks import DenseStack, ExpertArrays, QuantizedStack, Stack
 
 MLX_DTYPES: dict[PieceDtype, mx.Dtype] = {
@@ -23,9 +21,6 @@ MLX_DTYPES: dict[PieceDtype, mx.Dtype] = {
     "F16": mx.float16,
 }
 FINITE_LIMIT: dict[PieceDtype, int] = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}
-LARGE_PAGE_BYTES = 1 << 21
-MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25  # of <sys/mman.h>
-Bytes = npt.NDArray[np.uint8]
 # Made once: looking a type up by its name costs as much as converting a small piece.
 UINT16, FLOAT16, FLOAT32 = np.dtype("<u2"), np.dtype("<f2"), np.dtype("<f4")
 
@@ -38,10 +33,12 @@ class SlotArrays:
         by_kind: The arrays in the order of `layout.kinds`.
         views: For each kind, uint8 [slots, slot bytes of the piece]; writing to a row changes the array.
         windows: For each kind, the flat memoryview of the same bytes, cheap to slice for scattered reads.
+        memory: Where they lie; only if it is `direct` may the views and windows be read or written.
     """
 
-    def __init__(self, layout: ExpertLayout, slot_count: int) -> None:
+    def __init__(self, layout: ExpertLayout, slot_count: int, memory: SlotMemory | None = None) -> None:
         self.layout = layout
+        self.memory = memory or HostMemory()
         self.slot_count = slot_count
         self.by_kind: list[mx.array] = []
         self.windows: list[memoryview] = []
@@ -61,7 +58,11 @@ class SlotArrays:
             slot: The place.
             stored: uint8 [disk bytes of the piece].
         """
-        kind, values = self.layout.kinds[kind_index], self._values[kind_index][slot]
+        kind = self.layout.kinds[kind_index]
+        if not self.memory.direct:
+            self.memory.put(self.views[kind_index][slot], converted(kind, stored))
+            return
+        values = self._values[kind_index][slot]
         if kind.disk_dtype == "BF16":
             values[:] = stored.view(UINT16)
         elif kind.slot_dtype == "F32":
@@ -74,7 +75,7 @@ class SlotArrays:
         array = mx.zeros((self.slot_count, *kind.shape), dtype=MLX_DTYPES[kind.slot_dtype])
         mx.eval(array)
         window = memoryview(array).cast("B")  # type: ignore[arg-type]
-        use_large_pages(window)
+        self.memory.keep(window)
         self.by_kind.append(array)
         self.windows.append(window)
         view = np.frombuffer(window, dtype=np.uint8).reshape(self.slot_count, kind.slot_bytes)
@@ -99,7 +100,8 @@ class SlotArrays:
         old_count, self.slot_count = self.slot_count, slot_count
         for kind in self.layout.kinds:
             self._append(kind)
-            self.views[-1][:old_count] = old_views.pop(0)
+            self.memory.put(self.views[-1][:old_count], old_views.pop(0))
+            self.memory.finish()
             mx.clear_cache()  # MLX would keep the old array for reuse, and nothing asks for its size again
         self.arrays = self._stacks()
 
@@ -124,20 +126,14 @@ class SlotArrays:
         )
 
 
-def use_large_pages(memory: memoryview) -> None:
-    """Ask Linux to back memory that is already in use with 2 MiB pages, which makes filling and reading it faster.
-
-    The contents stay. Where the system cannot (other systems, kernels before 6.1, memory of a GPU driver), nothing
-    happens.
-    """
-    if sys.platform != "linux" or memory.nbytes < 2 * LARGE_PAGE_BYTES:
-        return
-    address = np.frombuffer(memory, dtype=np.uint8).ctypes.data
-    start = -(-address // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES
-    byte_count = (address + memory.nbytes - start) // LARGE_PAGE_BYTES * LARGE_PAGE_BYTES
-    madvise = ctypes.CDLL(None).madvise
-    for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
-        madvise(ctypes.c_void_p(start), ctypes.c_size_t(byte_count), advice)
+def converted(kind: PieceKind, stored: Bytes) -> Bytes:
+    """Return one piece, as stored on disk, in its slot's type: uint8 [slot bytes of the piece]."""
+    if kind.disk_dtype == kind.slot_dtype:
+        return stored
+    if kind.disk_dtype == "BF16":
+        return (stored.view(UINT16).astype(np.uint32) << 16).view(np.uint8)
+    floats = stored.view(FLOAT16).astype(np.float32) if kind.disk_dtype == "F16" else stored.view(FLOAT32)
+    return floats.view(np.uint8) if kind.slot_dtype == "F32" else narrowed(floats).view(np.uint8)
 
 
 def narrowed(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

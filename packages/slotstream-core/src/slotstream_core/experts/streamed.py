@@ -9,6 +9,7 @@ import mlx.core as mx
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.pool import PoolLease, SlotPool
 from slotstream_core.experts.reader import ExpertReader
+from slotstream_core.experts.slot_memory import SlotMemory
 from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.experts.stacks import ExpertArrays
 from slotstream_core.experts.stats import ExpertStats
@@ -21,10 +22,10 @@ class StreamedExperts:
     Args:
         source: Where records are read from.
         slot_count: Slots of the pool.
-        slot_count: Slots of the pool.
         lane_count: Threads for reads that a request waits for.
         ahead_lane_count: Threads for reading ahead; 0 where no `Lookahead` is used.
         sweeping: Whether and how passes of many rows go expert by expert.
+        memory: Where the slots lie; the host's when not given.
 
     Raises (constructor):
         PoolError: Fewer than one slot.
@@ -38,13 +39,14 @@ class StreamedExperts:
         lane_count: int,
         ahead_lane_count: int = 0,
         sweeping: SweepOptions = SWEEPING,
+        memory: SlotMemory | None = None,
     ) -> None:
         self.layout = source.layout
         self._sweeping = sweeping
         self._sweep: ExpertSweep | None = None
         self._places: dict[int, mx.array] = {}
         self._residents: list[PoolLease] = []
-        self._reader = ExpertReader(source, lane_count=lane_count, ahead_lane_count=ahead_lane_count)
+        self._reader = ExpertReader(source, lane_count=lane_count, ahead_lane_count=ahead_lane_count, memory=memory)
         try:
             self.pool = SlotPool(self._reader, slot_count=slot_count)
         except BaseException:

@@ -144,6 +144,7 @@ class WeightReader:
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         self._checkpoint = checkpoint
         self.host = HostThreads() if backend.kind == "cpu" else None
+        self._one_group_is_wrong = backend.kind == "cuda"
         self.compute_dtype = backend.compute_dtype
 
     def has(self, name: str) -> bool:
@@ -181,11 +182,13 @@ class WeightReader:
         quantization = self._checkpoint.module_quantization(module) if stored else None
         if quantization is None:
             return Projection(self._checkpoint.read(f"{module}.weight", dtype), host=self.host)
-        return Projection(
-            self._checkpoint.read(f"{module}.weight"),
-            scales=self._checkpoint.read(f"{module}.scales", dtype),
-            biases=self._checkpoint.read(f"{module}.biases", dtype),
-            bits=quantization.bits,
-            group_size=quantization.group_size,
-            host=self.host,
-        )
+        weight = self._checkpoint.read(f"{module}.weight")
+        scales = self._checkpoint.read(f"{module}.scales", dtype)
+        biases = self._checkpoint.read(f"{module}.biases", dtype)
+        bits, group_size = quantization.bits, quantization.group_size
+        if self._one_group_is_wrong and scales.shape[-1] == 1:
+            # MLX 0.32.4 chooses a kernel for Hopper here that returns numbers unrelated to the weights
+            dense = mx.dequantize(weight, scales, biases, group_size=group_size, bits=bits)
+            mx.eval(dense)
+            return Projection(dense, host=self.host)
+        return Projection(weight, scales=scales, biases=biases, bits=bits, group_size=group_size, host=self.host)

@@ -1,0 +1,150 @@
+"""Slots on an NVIDIA GPU: pinned host buffers, and copies that the device makes beside its computation.
+
+A host view of an MLX array makes its memory managed: written through the view, pages move to the host and back at a
+small part of the bus's speed. So the memory is advised to stay on the device, the host never touches it, and bytes
+arrive by the CUDA runtime's asynchronous copy into the same addresses, on a stream of each thread's own. The runtime is
+the one MLX brought into the process; nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+
+import mlx.core as mx
+import numpy as np
+
+from slotstream_core.errors import BackendError
+from slotstream_core.experts.slot_memory import Bytes, HostMemory, SlotMemory
+
+logger = logging.getLogger("slotstream.experts")
+
+RUNTIME = "libcudart.so.13"
+COPY_DEFAULT = 4  # cudaMemcpyDefault: the runtime sees from the addresses which way it goes
+STREAM_NON_BLOCKING = 1
+ADVISE_PREFERRED_LOCATION = 3
+LOCATION_DEVICE = 1
+PROOF_BYTES = 1 << 16
+
+
+class _Location(ctypes.Structure):
+    """`cudaMemLocation`."""
+
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class CudaMemory:
+    """`SlotMemory` on one device.
+
+    Args:
+        device: Its number, as the CUDA runtime counts.
+
+    Raises (constructor):
+        BackendError: The CUDA runtime is not in the process, or refuses.
+    """
+
+    direct = False
+
+    def __init__(self, *, device: int = 0) -> None:
+        try:
+            self._runtime = ctypes.CDLL(RUNTIME)
+        except OSError as error:
+            raise BackendError(f"the CUDA runtime {RUNTIME} cannot be loaded ({error})") from error
+        self._device = _Location(LOCATION_DEVICE, device)
+        self._streams = threading.local()
+        self._runtime.cudaMemcpyAsync.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_int,
+            ctypes.c_void_p,
+        ]
+        self._runtime.cudaStreamSynchronize.argtypes = [ctypes.c_void_p]
+
+    def buffer(self, byte_count: int) -> Bytes:
+        """See `SlotMemory.buffer`: pinned, so that the device fetches from it at the bus's speed."""
+        address = ctypes.c_void_p()
+        self._require(
+            self._runtime.cudaMallocHost(ctypes.byref(address), ctypes.c_size_t(byte_count)),
+            f"pinning {byte_count:,} bytes of host memory",
+        )
+        block = (ctypes.c_uint8 * byte_count).from_address(address.value or 0)
+        return np.frombuffer(memoryview(block), dtype=np.uint8)
+
+    def keep(self, memory: memoryview) -> None:
+        """See `SlotMemory.keep`: the pages go to the device and stay there."""
+        address = ctypes.c_void_p(np.frombuffer(memory, dtype=np.uint8).ctypes.data)
+        size = ctypes.c_size_t(memory.nbytes)
+        self._require(
+            self._runtime.cudaMemAdvise(address, size, ctypes.c_int(ADVISE_PREFERRED_LOCATION), self._device),
+            f"keeping {memory.nbytes:,} bytes on the device",
+        )
+        self._require(
+            self._runtime.cudaMemPrefetchAsync(address, size, self._device, ctypes.c_uint(0), self._stream()),
+            f"moving {memory.nbytes:,} bytes to the device",
+        )
+        self.finish()
+
+    def put(self, place: Bytes, data: Bytes) -> None:
+        """See `SlotMemory.put`."""
+        if place.nbytes != data.nbytes:
+            raise BackendError(f"{data.nbytes:,} bytes do not fill a place of {place.nbytes:,}")
+        self._require(
+            self._runtime.cudaMemcpyAsync(
+                place.ctypes.data, data.ctypes.data, data.nbytes, COPY_DEFAULT, self._stream()
+            ),
+            f"copying {data.nbytes:,} bytes to the device",
+        )
+
+    def finish(self) -> None:
+        """See `SlotMemory.finish`."""
+        self._require(self._runtime.cudaStreamSynchronize(self._stream()), "copying to the device")
+
+    def _stream(self) -> ctypes.c_void_p:
+        stream: ctypes.c_void_p | None = getattr(self._streams, "stream", None)
+        if stream is None:
+            stream = ctypes.c_void_p()
+            self._require(
+                self._runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), STREAM_NON_BLOCKING), "making a stream"
+            )
+            self._streams.stream = stream
+        return stream
+
+    def _require(self, code: int, action: str) -> None:
+        if code:
+            raise BackendError(f"{action} failed: the CUDA runtime says {code}; see its list of error codes")
+
+
+def cuda_memory() -> SlotMemory:
+    """Return memory on the device once it has proven itself, else memory written through host views, with a warning."""
+    try:
+        memory = CudaMemory()
+        prove(memory)
+    except BackendError as error:
+        logger.warning("expert slots are written through host views, which is slow: %s", error)
+        return HostMemory()
+    return memory
+
+
+def prove(memory: SlotMemory) -> None:
+    """Check that bytes put into an array's memory are what a computation reads, twice, as slots are refilled.
+
+    Raises:
+        BackendError: They are not.
+    """
+    array = mx.zeros((PROOF_BYTES,), dtype=mx.uint8)
+    mx.eval(array)
+    window = memoryview(array).cast("B")  # type: ignore[arg-type]
+    memory.keep(window)
+    place = np.frombuffer(window, dtype=np.uint8)
+    data = memory.buffer(PROOF_BYTES)
+    for seed in (1, 2):
+        data[:] = np.random.default_rng(seed).integers(0, 256, PROOF_BYTES, dtype=np.uint8)
+        memory.put(place, data)
+        memory.finish()
+        weights = mx.arange(PROOF_BYTES, dtype=mx.uint32) % 251
+        found = int(np.array((array.astype(mx.uint32) * weights).sum()))
+        wanted = int((data.astype(np.uint64) * (np.arange(PROOF_BYTES) % 251)).sum()) % 2**32
+        if found != wanted:
+            raise BackendError("a computation does not see the bytes that were copied into an array")

@@ -1,0 +1,80 @@
+"""How bytes get into the memory of slots: written by the host where they lie, or copied to a device."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+LARGE_PAGE_BYTES = 1 << 21
+MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25  # of <sys/mman.h>
+
+
+class SlotMemory(Protocol):
+    """Where slots lie.  `put` and `finish` are called by reader lanes, several at once."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether the host may read from disk straight into slots."""
+
+    def buffer(self, byte_count: int) -> Bytes:
+        """Return host memory that lanes read into, uint8 [byte_count], kept for as long as this object."""
+
+    def keep(self, memory: memoryview) -> None:
+        """Prepare the memory of slots, which is in use already; its contents stay."""
+
+    def put(self, place: Bytes, data: Bytes) -> None:
+        """Begin to copy ``data`` to ``place``, a part of memory given to `keep`, of the same length.
+
+        Raises:
+            BackendError: The device refuses.
+        """
+
+    def finish(self) -> None:
+        """Return when every copy begun by this thread is complete.
+
+        Raises:
+            BackendError: The device failed to make one.
+        """
+
+
+class HostMemory:
+    """Slots in memory that the host computes with or shares: written in place."""
+
+    direct = True
+
+    def buffer(self, byte_count: int) -> Bytes:
+        """See `SlotMemory.buffer`. Untouched memory costs nothing."""
+        return np.empty(byte_count, dtype=np.uint8)
+
+    def keep(self, memory: memoryview) -> None:
+        """See `SlotMemory.keep`: asks for large pages."""
+        use_large_pages(memory)
+
+    def put(self, place: Bytes, data: Bytes) -> None:
+        """See `SlotMemory.put`: copies at once."""
+        place[:] = data
+
+    def finish(self) -> None:
+        """See `SlotMemory.finish`: there is nothing to wait for."""
+
+
+def use_large_pages(memory: memoryview) -> None:
+    """Ask Linux to back memory that is already in use with 2 MiB pages, which makes filling and reading it faster.
+
+    The contents stay. Where the system cannot (other systems, kernels before 6.1, memory of a GPU driver), nothing
+    happens.
+    """
+    if sys.platform != "linux" or memory.nbytes < 2 * LARGE_PAGE_BYTES:
+        return
+    address = np.frombuffer(memory, dtype=np.uint8).ctypes.data
+    start = -(-address // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES
+    byte_count = (address + memory.nbytes - start) // LARGE_PAGE_BYTES * LARGE_PAGE_BYTES
+    madvise = ctypes.CDLL(None).madvise
+    for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
+        madvise(ctypes.c_void_p(start), ctypes.c_size_t(byte_count), advice)
