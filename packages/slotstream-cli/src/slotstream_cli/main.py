@@ -16,6 +16,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "run": ("run", "Answer one prompt and stop."),
         "serve": ("serve", "Serve the model over HTTP."),
+        "launch": ("launch", "Start a coding agent on the local model."),
+        "stop": ("stop", "Stop the server on a port."),
         "pull": ("pull", "Download a model: compressed, verified, resumable."),
         "parity": ("parity", "Write a checkpoint's logits for given token ids."),
         "doctor": ("doctor", "Show what fits on this machine and how fast it will be."),
@@ -31,13 +33,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 INTERRUPTED = 130
-OUR_PACKAGES = frozenset({"slotpack", "slotstream_planner", "slotstream_core", "slotstream_serve"})
+OUR_PACKAGES = frozenset({"slotpack", "slotstream_planner", "slotstream_core", "slotstream_serve", "slotstream_cli"})
 
 
 def _shown(error: Exception) -> click.ClickException | None:
     """Return what to show for an error of our packages' error trees, whose texts are fit to show; None for others."""
     package, _, module = type(error).__module__.partition(".")
-    if package not in OUR_PACKAGES or module != "errors":
+    if package not in OUR_PACKAGES or module.rpartition(".")[2] != "errors":
         return None
     if package == "slotstream_planner":
         from slotstream_cli.planning_options import planner_failure

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from slotstream_cli.files import write_text_atomically
+from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model
 from slotstream_cli.report import RunReport
 from slotstream_core.engine import load
@@ -67,7 +68,11 @@ def answer_once(options: RunOptions) -> None:
         click.echo(f"-- {choice.note}", err=True)
     think = options.think
     cancel = CancelToken()
-    with cancelled_by_interrupt(cancel) as interrupts, load(choice.directory, request=options.request) as engine:
+    with (
+        held_alone(choice.directory),
+        cancelled_by_interrupt(cancel) as interrupts,
+        load(choice.directory, request=options.request) as engine,
+    ):
         report = RunReport(model=choice.name, engine=engine)
         report.opening()
         text = options.prompt

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
+from slotstream_cli.locking import held_alone
 from slotstream_cli.models import DEMO_NAME, PUBLISHED_NAME, PUBLISHED_NAMES, ModelChoice, choose_model
 from slotstream_core.engine import load
 from slotstream_planner import PlanRequest
@@ -72,7 +73,7 @@ def serve_model(options: ServeOptions) -> None:
         max_prefill_wait_s=options.max_prefill_wait_minutes * 60,
         idle_exit_s=options.idle_exit_minutes * 60 if options.idle_exit_minutes else None,
     )
-    with terminated_softly(log), bind(config) as listener:
+    with terminated_softly(log), bind(config) as listener, held_alone(choice.directory):
         runner = Runner(lambda: load(choice.directory, request=options.request))
         plan = runner.start().plan
         if plan is not None:

@@ -76,7 +76,12 @@ class SlotstreamServer(uvicorn.Server):
             for listener in sockets or []:
                 host, port = listener.getsockname()[:2]
                 where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                logger.info("%s with a window of %s tokens at http://%s", model.name, f"{model.window_tokens:,}", where)
+                logger.info(
+                    "slotstream listening on http://%s: %s, window %s tokens",
+                    where,
+                    model.name,
+                    f"{model.window_tokens:,}",
+                )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note which signal stops the server."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from slotpack.catalog import root_directory
+from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model
 
 
@@ -20,7 +21,8 @@ def command(*, model_name: str | None, tokens: int) -> None:
     from slotstream_planner.hitcurves import profile_path, write_profile
 
     choice = choose_model(model_name)
-    profile = record_profile(choice.directory, name=choice.name, tokens=tokens)
+    with held_alone(choice.directory):
+        profile = record_profile(choice.directory, name=choice.name, tokens=tokens)
     path = profile_path(root_directory(), choice.name)
     write_profile(profile, path)
     for share, hit in profile.curve.points:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model
 from slotstream_cli.planning_options import make_size_request, size_options
 
@@ -74,7 +75,8 @@ def command(
             keep_samples="all" if sample_footprint else "peak",
             min_free_bytes=None if min_free_gb is None else round(min_free_gb * 1e9),
         )
-        report = check_context(directory, check, request)
+        with held_alone(directory):
+            report = check_context(directory, check, request)
         click.echo(json.dumps(report.to_json()) if as_json else f"{rung} tokens\n{report.to_text()}")
         if not report.passed:
             raise click.exceptions.Exit(1)

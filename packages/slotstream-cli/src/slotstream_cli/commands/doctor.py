@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from slotstream_cli.machines import geometry_of, this_machine
 from slotstream_cli.planning_options import make_request, memory_options
 
 if TYPE_CHECKING:
-    from slotstream_planner import Machine, MemoryPlan, ModelGeometry
+    from slotstream_planner import Machine, MemoryPlan
     from slotstream_planner.diagnosis import Diagnosis
-    from slotstream_planner.geometry import Compute
 
 _PUBLISHED_MODEL = "qwen3.8-flash-next:4bit"
 _PROBE_SECONDS = 8.0
@@ -97,7 +95,7 @@ def _diagnose(
     from slotstream_planner.hosts import detect_chip
 
     machine = _machine(*simulation)
-    name, directory, geometry = _model(model, machine)
+    name, directory, geometry = geometry_of(model, machine)
     profile = None if machine.is_simulated else read_profile(profile_path(root_directory(), name))
     return diagnose(
         geometry,
@@ -131,32 +129,4 @@ def _machine(ram: float | None, working_set: float | None, available: float | No
         return Machine.simulated(ram_gb=ram, working_set_gb=working_set, available_gb=available)
     if working_set is not None or available is not None:
         raise InvalidRequest("--sim-working-set and --sim-available describe a simulated machine; give --sim-ram too")
-    return _this_machine()
-
-
-def _this_machine() -> Machine:
-    """Read this machine; with an NVIDIA device and MLX's CUDA backend installed, the device is what counts."""
-    import importlib.metadata
-
-    from slotstream_planner import Machine
-    from slotstream_planner.sensors import read_nvidia_memory
-
-    packages = {distribution.name.lower() for distribution in importlib.metadata.distributions()}
-    if packages & {"mlx-cuda-12", "mlx-cuda-13"}:
-        device = read_nvidia_memory()
-        if device is not None:
-            return Machine.current(accelerator_bytes=device.total_bytes, accelerator_available_bytes=device.free_bytes)
-    return Machine.current()
-
-
-def _model(model: str | None, machine: Machine) -> tuple[str, Path, ModelGeometry]:
-    """Return the model's name, where it is or will be, and its geometry; the built-in one when it is not installed."""
-    from slotstream_cli.models import PUBLISHED_NAME, PUBLISHED_NAMES, choose_model, published_directory
-    from slotstream_planner import ModelGeometry, published_geometry
-
-    compute: Compute = "bf16" if machine.kind in ("macos", "cuda") or sys.platform == "darwin" else "float32"
-    installed = published_directory()
-    if (model is None or model in PUBLISHED_NAMES) and not (installed / "config.json").is_file():
-        return PUBLISHED_NAME, installed, published_geometry(compute=compute)
-    choice = choose_model(model)
-    return choice.name, choice.directory, ModelGeometry.from_checkpoint(choice.directory, compute=compute)
+    return this_machine()

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model
 
 
@@ -18,7 +19,9 @@ def command(*, model_name: str | None, max_tokens: int, big_slots: int, as_json:
     """Check that resizing the expert pool of a loaded model leaves its greedy output alone."""
     from slotstream_core.diagnostics.elastic import check_elastic
 
-    report = check_elastic(choose_model(model_name).directory, max_tokens=max_tokens, big_slots=big_slots)
+    directory = choose_model(model_name).directory
+    with held_alone(directory):
+        report = check_elastic(directory, max_tokens=max_tokens, big_slots=big_slots)
     click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
     if not report.passed:
         raise click.exceptions.Exit(1)

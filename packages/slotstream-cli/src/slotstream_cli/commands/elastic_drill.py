@@ -6,6 +6,7 @@ import json
 
 import click
 
+from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model
 
 
@@ -18,7 +19,9 @@ def command(*, model_name: str | None, max_tokens: int, memory_limit_gb: float |
     """Drive the memory governor by hand over a really loaded model and compare its output after every resize."""
     from slotstream_core.diagnostics.elastic import drill_governor
 
-    report = drill_governor(choose_model(model_name).directory, max_tokens=max_tokens, memory_limit_gb=memory_limit_gb)
+    directory = choose_model(model_name).directory
+    with held_alone(directory):
+        report = drill_governor(directory, max_tokens=max_tokens, memory_limit_gb=memory_limit_gb)
     click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
     if not report.passed:
         raise click.exceptions.Exit(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from slotstream_cli.files import write_bytes_atomically
+from slotstream_cli.locking import held_alone
 
 
 @click.command()
@@ -29,7 +30,8 @@ def command(
     from slotstream_core.diagnostics.parity import compute_parity
 
     ids = read_ids(tokens)
-    result = compute_parity(directory, ids, experts_per_layer=experts_per_layer, chunk=chunk, greedy=greedy)
+    with held_alone(directory):
+        result = compute_parity(directory, ids, experts_per_layer=experts_per_layer, chunk=chunk, greedy=greedy)
     arrays = {"logits": result.logits} | ({"ids": result.ids} if greedy else {})
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
