@@ -25,6 +25,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "elastic-check": ("elastic_check", "Check that resizing the expert pool leaves the output alone."),
         "elastic-drill": ("elastic_drill", "Drive the memory governor through pressure and recovery."),
         "calibrate": ("calibrate", "Measure a model on this machine for doctor's forecast."),
+        "lookahead-fit": ("lookahead_fit", "Learn the correction of a model's expert forecasts."),
+        "lookahead-report": ("lookahead_report", "Measure what reading experts ahead does here."),
         "context-check": ("context_check", "Run a prompt of a given length and compare its memory with the plan."),
         "prefill-schedule": ("prefill_schedule", "Show the passes a prompt is read in and the wait they imply."),
     }

@@ -60,3 +60,7 @@ class ExpertStats:
     def since(self, earlier: ExpertStats) -> ExpertStats:
         """Return what happened after an earlier snapshot of the same pool."""
         return ExpertStats(**{f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)})
+
+    def plus(self, other: ExpertStats) -> ExpertStats:
+        """Return the sums of both."""
+        return ExpertStats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
