@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
 from slotstream_core.events import ExpertTraffic, Finished, GenerationEvent, PromptProgress, Timings, Usage
@@ -143,6 +144,7 @@ class Engine:
         thinking: bool = False,
         cancel: CancelToken | None = None,
         shared_tokens: int | None = None,
+        persist: bool = True,
     ) -> Iterator[GenerationEvent]:
         """Check a request and return its events, ending with `Finished`.
 
@@ -155,6 +157,7 @@ class Engine:
             cancel: Lets another thread stop the generation.
             shared_tokens: Length of the head of the prompt that other conversations will start with, kept for them;
                 0 for none, None for the system message.
+            persist: Whether the conversation may be kept on disk; see `ConversationMemory.keep_on_disk`.
 
         Raises:
             EmptyPrompt: There are no prompt tokens.
@@ -173,9 +176,21 @@ class Engine:
             raise ContextLengthExceeded(len(ids), self.window_tokens)
         budget = min(room, MAX_REPLY_TOKENS, max_tokens if max_tokens > 0 else room)
         assembler = ReplyAssembler(self.tokenizer.detokenizer(), thinking=thinking, stop=stop)
-        key = PrefixKey(model=self._loaded.model.key, pass_tokens=self.memory.pass_tokens(self.plan))
-        followed = self.memory.follow(prompt_array(ids), key, shared_tokens=shared_tokens)
+        followed = self.memory.follow(
+            prompt_array(ids), self._prefix_key(), shared_tokens=shared_tokens, persist=persist
+        )
         return self._run(followed, Sampler(sampling), assembler, budget, cancel or CancelToken())
+
+    def reusable_tokens(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt are kept and would not be read again now."""
+        return self.memory.reusable_tokens(prompt_array(prompt), self._prefix_key())
+
+    def prefix_status(self) -> dict[str, Any]:
+        """Return what is kept of conversations and how it served, with its documented keys."""
+        return self.memory.status()
+
+    def _prefix_key(self) -> PrefixKey:
+        return PrefixKey(model=self._loaded.model.key, pass_tokens=self.memory.pass_tokens(self.plan))
 
     def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int], *, thinking: bool) -> list[int]:
         if isinstance(prompt, str):
@@ -216,9 +231,18 @@ class Engine:
         yield PromptProgress(
             done_tokens=resumed.tokens, total_tokens=total, elapsed_s=0.0, cached_tokens=resumed.tokens
         )
-        reader = PromptReader(model, state, prompt.ids, prompt.key.pass_tokens, logits=resumed.logits)
+        reader = PromptReader(
+            model,
+            state,
+            prompt.ids,
+            prompt.key.pass_tokens,
+            group_tokens=self.plan.prefill_chunk,
+            stops=prompt.stops,
+            logits=resumed.logits,
+        )
         for progress in reader.passes(cancel):
-            prompt.passed(state, reader.last_logits)
+            if progress.done_tokens == state.length:
+                prompt.passed(state, reader.last_logits)
             yield progress
         prefilled = time.perf_counter()
         reply = ReplyLoop(assembler, eos_ids=self.tokenizer.eos_ids, budget=budget, cancel=cancel)

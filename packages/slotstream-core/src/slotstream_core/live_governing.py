@@ -33,7 +33,11 @@ class LiveEngine:
         self._engine = engine
         self._cancel_running = cancel_running
         self._adopted = adopted
-        self.prefix_bytes = 0  # no conversations are retained yet
+
+    @property
+    def prefix_bytes(self) -> int:
+        """What kept conversations take."""
+        return self._engine.memory.held_bytes
 
     @property
     def plan(self) -> MemoryPlan:
@@ -58,7 +62,9 @@ class LiveEngine:
         self._cancel_running()
 
     def drop_caches(self, *, retained: bool) -> None:
-        """Empty MLX's buffer cache."""
+        """Empty MLX's buffer cache, and with ``retained`` forget what is kept of conversations."""
+        if retained:
+            self._engine.memory.cache.clear()
         drop_buffer_cache()
 
     def adopt(self, plan: MemoryPlan) -> None:

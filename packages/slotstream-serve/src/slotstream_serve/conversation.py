@@ -82,6 +82,7 @@ class GenerationRequest:
         window_limit: A smaller window the client asked for (`num_ctx`), in tokens.
         malformed_calls: What a call that breaks the grammar or names no declared function does: fail the reply, or
             appear in it as text.  At the end of the output budget an unfinished call is dropped either way.
+        persist: Whether the conversation may be kept on disk, where the server keeps any; memory is not concerned.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -97,3 +98,4 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     window_limit: int | None = None
     malformed_calls: Literal["fail", "text"] = "fail"
+    persist: bool = True

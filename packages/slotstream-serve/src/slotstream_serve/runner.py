@@ -324,7 +324,7 @@ class Runner:
     def _run(self, engine: ServableEngine, ticket: Ticket) -> None:
         waited_s = time.monotonic() - ticket.accepted_s
         run = ReplyRun(engine, ticket.prepared, ticket.cancel_token, queue_s=waited_s)
-        failure = ticket.stopped_by() or self._late(ticket, waited_s)
+        failure = ticket.stopped_by() or self._late(engine, ticket, waited_s)
         try:
             end = ReplyFailed(failure=failure) if failure is not None else self._relay(ticket, run)
         except Exception as error:
@@ -342,7 +342,7 @@ class Runner:
                 ticket.progress = event
                 if event.done_tokens >= event.total_tokens:
                     ticket.phase = "decode"
-                    self._pace.note(event.total_tokens, event.elapsed_s)
+                    self._pace.note(event.total_tokens - event.cached_tokens, event.elapsed_s)
                 continue
             if isinstance(event, ReplyFinished | ReplyFailed):
                 return event
@@ -351,11 +351,12 @@ class Runner:
             ticket.deliver(event)
         return ReplyFailed(failure=Failure(code="inference_error", message="the reply ended without a last event"))
 
-    def _late(self, ticket: Ticket, waited_s: float) -> Failure | None:
+    def _late(self, engine: ServableEngine, ticket: Ticket, waited_s: float) -> Failure | None:
         """Return why a request is refused at the engine's door: its first token would come too late."""
         if ticket.limit_s is None:
             return None
-        estimated_s = self._pace.estimate_s(len(ticket.prepared.ids))
+        ids = ticket.prepared.ids
+        estimated_s = self._pace.estimate_s(len(ids) - engine.reusable_tokens(ids))
         if estimated_s is None or waited_s + estimated_s <= ticket.limit_s:
             return None
         return ticket.deadline_failure(estimated_s=estimated_s)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -30,6 +31,15 @@ LARGE_BODY_BYTES = 256 * 2**10
 """Understanding a smaller body takes less time than other requests would notice."""
 TEXT_THREADS = 2
 STOP_JOIN_S = 30.0
+PREFIX_GAUGES: Mapping[str, str] = {
+    "hits": "Prompts that went on from a kept state.",
+    "misses": "Prompts that were read from their beginning.",
+    "evictions": "Kept states that made room for others.",
+    "conversations": "Kept states of conversations.",
+    "reusable_checkpoints": "Kept heads that conversations share.",
+    "held_tokens": "Tokens of kept states, shared ones once.",
+    "allocated_sequence_bytes": "Memory of kept states.",
+}
 STOPPED = Failure(code="server_stopping", message="the server is stopping")
 
 
@@ -143,6 +153,7 @@ class Service:
             "memory_target_gb": None if target is None else target / 1e9,
             "memory_limit_gb": None if plan is None else plan.request.memory_limit_gb,
             "queued_requests": self.runner.queued,
+            "prefix_cache": self.engine.prefix_status(),
         }
 
     def log_progress(self) -> None:
@@ -184,3 +195,10 @@ class Service:
         metrics.watch("slotstream_resident_bytes", "Memory of the process.", lambda: self._process.memory_info().rss)
         if self.engine.plan is not None:
             metrics.describe_plan(self.engine.plan)
+        if self.engine.prefix_status() is not None:
+            for name, help_text in PREFIX_GAUGES.items():
+                metrics.watch(f"slotstream_prefix_{name}", help_text, partial(self._prefix, name))
+
+    def _prefix(self, name: str) -> float:
+        """Return one number of what is kept of conversations."""
+        return float((self.engine.prefix_status() or {}).get(name, 0))

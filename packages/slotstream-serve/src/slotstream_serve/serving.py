@@ -6,7 +6,7 @@ engine.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from slotstream_core.errors import (
     ContextLengthExceeded,
@@ -95,8 +95,15 @@ class ServableEngine(Protocol):
         stop: Sequence[str] = (),
         thinking: bool = False,
         cancel: CancelToken | None = None,
+        persist: bool = True,
     ) -> Iterator[GenerationEvent]:
         """Return the events of one reply, the last one `Finished`; raises a `SlotstreamError` at any point."""
+
+    def reusable_tokens(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt would not be read again.  For the thread of `generate`."""
+
+    def prefix_status(self) -> Mapping[str, Any] | None:
+        """Return what is kept of conversations, with the keys of the status document; None when nothing ever is."""
 
     def close(self) -> None:
         """Let files and memory go."""
@@ -273,9 +280,14 @@ class ReplyRun:
             stop=prepared.request.stop,
             thinking=prepared.request.reasoning.enabled and prepared.request.raw_prompt is None,
             cancel=self._cancel,
+            persist=prepared.request.persist,
         )
-        yield Admitted(prompt_tokens=len(prepared.ids), cached_tokens=0)
+        admitted = False
         for event in generation:
+            if not admitted:
+                admitted = True
+                cached = event.cached_tokens if isinstance(event, PromptProgress) else 0
+                yield Admitted(prompt_tokens=len(prepared.ids), cached_tokens=cached)
             if isinstance(event, PromptProgress):
                 yield event
             elif isinstance(event, Finished):

@@ -81,6 +81,7 @@ class ScriptedRequest:
     stop: Sequence[str]
     thinking: bool
     script: Script
+    persist: bool
 
 
 class ByteEncoder:
@@ -99,6 +100,7 @@ class ScriptedEngine:
         closed: Whether `close` was called.
         cancelled: How many generations ended because they were cancelled.
         reading: Steps played before the prompt is read, for tests of waiting and of clients that leave early.
+        cached_tokens: How many tokens of every prompt to call reused.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class ScriptedEngine:
         self._played = 0
         self.tokenizer = ByteEncoder()
         self.reading = reading
+        self.cached_tokens = 0
         self.requests: list[ScriptedRequest] = []
         self.cancelled = 0
         self.closed = False
@@ -134,6 +137,14 @@ class ScriptedEngine:
     def close(self) -> None:
         """Note that the engine was closed."""
         self.closed = True
+
+    def reusable_tokens(self, prompt: Sequence[int]) -> int:
+        """Return `cached_tokens`, or the prompt's length when that is less."""
+        return min(self.cached_tokens, len(prompt))
+
+    def prefix_status(self) -> Mapping[str, Any] | None:
+        """Return None: nothing is kept."""
+        return None
 
     def chat_ids(
         self,
@@ -158,6 +169,7 @@ class ScriptedEngine:
         stop: Sequence[str] = (),
         thinking: bool = False,
         cancel: CancelToken | None = None,
+        persist: bool = True,
     ) -> Iterator[GenerationEvent]:
         """Play the next script, one piece a token."""
         room = self._window_tokens - len(prompt)
@@ -167,7 +179,13 @@ class ScriptedEngine:
         script = self._scripts(text) if callable(self._scripts) else self._scripts[self._played % len(self._scripts)]
         self._played += 1
         request = ScriptedRequest(
-            prompt=text, sampling=sampling, max_tokens=max_tokens, stop=stop, thinking=thinking, script=script
+            prompt=text,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            stop=stop,
+            thinking=thinking,
+            script=script,
+            persist=persist,
         )
         self.requests.append(request)
         budget = min(room, max_tokens if max_tokens > 0 else room)
@@ -188,11 +206,15 @@ class ScriptedEngine:
         self, request: ScriptedRequest, prompt_tokens: int, budget: int, cancel: CancelToken
     ) -> Iterator[GenerationEvent]:
         started = time.perf_counter()
+        cached = min(self.cached_tokens, prompt_tokens)
+        yield PromptProgress(done_tokens=cached, total_tokens=prompt_tokens, elapsed_s=0.0, cached_tokens=cached)
         for step in self.reading:
             _pause(step, cancel)
         cancel.check()
         elapsed = time.perf_counter() - started
-        yield PromptProgress(done_tokens=prompt_tokens, total_tokens=prompt_tokens, elapsed_s=elapsed)
+        yield PromptProgress(
+            done_tokens=prompt_tokens, total_tokens=prompt_tokens, elapsed_s=elapsed, cached_tokens=cached
+        )
         prefilled = time.perf_counter()
         reply = _Reply(thinking=request.thinking, stop=request.stop)
         reason: FinishReason = "stop"
@@ -216,7 +238,10 @@ class ScriptedEngine:
             token_ids=tuple(range(made)),
             seed=request.sampling.seed or 0,
             usage=Usage(
-                prompt_tokens=prompt_tokens, completion_tokens=made, thinking_tokens=min(reply.thought_pieces, made)
+                prompt_tokens=prompt_tokens,
+                completion_tokens=made,
+                thinking_tokens=min(reply.thought_pieces, made),
+                cached_tokens=cached,
             ),
             timings=Timings(prefill_s=prefilled - started, decode_s=time.perf_counter() - prefilled),
             experts=ExpertTraffic(hits=3 * made, misses=made, bytes_read=1000 * made, read_wait_s=0.0),

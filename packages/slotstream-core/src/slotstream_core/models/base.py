@@ -1,6 +1,6 @@
 """What a model is to the generation loop."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 import mlx.core as mx
@@ -16,6 +16,17 @@ class Pass(Protocol):
     @property
     def logits(self) -> mx.array:
         """The logits, perhaps not evaluated yet."""
+
+
+class Passes(Protocol):
+    """Several passes that are prepared; iterating `steps` runs them."""
+
+    def steps(self) -> Iterator[float]:
+        """Run the passes; yield, at points where stopping is safe, the share of the work that is done."""
+
+    @property
+    def result(self) -> Pass:
+        """What the last pass returned, once the steps were iterated to their end."""
 
 
 class Model(Protocol):
@@ -48,4 +59,22 @@ class Model(Protocol):
             RequestError: No ids, or an id outside the vocabulary.
             StateError: The state belongs to another model.
             ExpertReadError: Expert or n-gram bytes could not be read.
+        """
+
+    def read(
+        self,
+        passes: Sequence[Sequence[int] | npt.NDArray[np.integer]],
+        state: SequenceState,
+        *,
+        ends_prompt: bool = False,
+    ) -> Passes:
+        """Prepare passes that follow each other and share the reads of experts; the result is that of a `forward` each.
+
+        Args:
+            passes: The ids of each pass.
+            state: Advanced when the steps are iterated; unusable when that ends early.
+            ends_prompt: Whether tokens of the reply come next.
+
+        Raises:
+            RequestError: No ids, or an id outside the vocabulary.
         """

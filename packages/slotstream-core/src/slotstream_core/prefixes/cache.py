@@ -82,6 +82,11 @@ class PrefixCache:
         """Whether anything may be kept."""
         return self.budget.capacity_bytes > 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that the kept states take now."""
+        return held_bytes(self.states())
+
     def find(self, ids: Ids, key: PrefixKey) -> Lookup:
         """Return the longest kept state that a prompt can go on from as if it had been read from its beginning."""
         with self._lock:

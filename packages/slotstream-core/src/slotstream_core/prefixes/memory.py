@@ -46,6 +46,11 @@ class ConversationMemory:
         """Whether the plan has room for conversations."""
         return self.cache.enabled
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that kept states take now."""
+        return self.cache.held_bytes
+
     def adopt(self, plan: MemoryPlan) -> None:
         """Keep within another plan from now on."""
         self.cache.resize(cache_budget(plan))

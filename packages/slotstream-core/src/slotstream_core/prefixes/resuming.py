@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, boundaries, floor_to
@@ -48,6 +49,11 @@ class PromptMemory:
         self._marks = boundaries(len(ids), key.pass_tokens)
         self._purposes: dict[int, Purpose] = {}
         self._shared_tokens = shared_tokens
+
+    @property
+    def stops(self) -> Collection[int]:
+        """Lengths at which the state is to be kept, known once `resume` was called."""
+        return self._purposes.keys()
 
     def resume(self, state: SequenceState) -> Resumption:
         """Bring an empty state as far as a kept one goes, and decide what is kept on the way.

@@ -12,6 +12,9 @@ MOST_STOP_TEXTS = 64
 LARGEST_SEED = 2**64
 LARGEST_TOP_K = 2**31 - 1
 
+IN_MEMORY = "in_memory"
+"""The `prompt_cache_retention` of a conversation that is not to be kept on disk."""
+
 
 def check_model(name: str, model: ModelFacts, *, status: int = 400) -> None:
     """Check that a request is for the served model.

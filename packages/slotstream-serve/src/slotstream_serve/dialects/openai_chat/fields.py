@@ -88,7 +88,12 @@ REQUEST = FieldTable(
         Field(name="metadata", use="accepted", note="An object of texts", kinds=("object",)),
         Field(name="user", use="accepted", note="Nothing is billed", kinds=("text",)),
         Field(name="prompt_cache_key", use="accepted", note="Prompts are reused without it", kinds=("text",)),
-        Field(name="prompt_cache_retention", use="accepted", note="Prompts are reused without it", kinds=("text",)),
+        Field(
+            name="prompt_cache_retention",
+            use="used",
+            kinds=("text",),
+            note="`in_memory` keeps the conversation off the disk, where the server keeps any; else prompts are reused anyway",
+        ),
         Field(name="safety_identifier", use="accepted", note="Nothing is recorded", kinds=("text",)),
         Field(name="service_tier", use="accepted", note="There is one tier", kinds=("text",)),
         Field(name="top_logprobs", use="refused", note="probabilities are not reported"),

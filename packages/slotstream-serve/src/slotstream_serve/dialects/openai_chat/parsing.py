@@ -71,6 +71,7 @@ def parse_request(body: JsonObject, model: ModelFacts) -> tuple[GenerationReques
         max_output_tokens=_budget(fields),
         stop=stop_texts(fields.value("stop"), path="stop"),
         window_limit=window_limit(options.integer("num_ctx"), model, path="options.num_ctx"),
+        persist=fields.text("prompt_cache_retention") != IN_MEMORY,
     )
     return request, fields
 

@@ -34,7 +34,12 @@ REQUEST = FieldTable(
         Field(name="include", use="accepted", kinds=("array",), note="There is nothing more to include"),
         Field(name="metadata", use="accepted", kinds=("object",), note="Repeated in the response"),
         Field(name="prompt_cache_key", use="accepted", kinds=("text",), note="Prompts are reused without it"),
-        Field(name="prompt_cache_retention", use="accepted", kinds=("text",), note="Prompts are reused without it"),
+        Field(
+            name="prompt_cache_retention",
+            use="used",
+            kinds=("text",),
+            note="`in_memory` keeps the conversation off the disk, where the server keeps any; else prompts are reused anyway",
+        ),
         Field(name="safety_identifier", use="accepted", kinds=("text",), note="Nothing is reported"),
         Field(name="user", use="accepted", kinds=("text",), note="Repeated in the response"),
         Field(name="service_tier", use="accepted", kinds=("text",), note="There is one tier"),

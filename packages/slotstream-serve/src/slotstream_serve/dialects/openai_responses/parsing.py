@@ -58,6 +58,7 @@ def parse_request(body: JsonObject, context: RequestContext) -> ResponsesRequest
             top_p=None if top_p is None else min(max(0.0, top_p), 1.0),
         ),
         max_output_tokens=fields.integer("max_output_tokens"),
+        persist=fields.text("prompt_cache_retention") != IN_MEMORY,
     )
     return ResponsesRequest(
         generation=generation,
