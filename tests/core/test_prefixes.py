@@ -22,7 +22,8 @@ PASS = 256
 
 @pytest.fixture(scope="module")
 def shared_engine(tiny_model: Path) -> Iterator[Engine]:
-    with load(tiny_model, request=PlanRequest(prefill_chunk=PASS)) as engine:
+    with load(tiny_model) as engine:
+        assert engine.plan.prefill_chunk > PASS  # passes are read in groups
         yield engine
 
 
@@ -37,7 +38,7 @@ def engine(shared_engine: Engine) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def forgetful(tiny_model: Path) -> Iterator[Engine]:
-    """The same model, reading every prompt from its beginning in the same passes."""
+    """The same model, reading every prompt from its beginning in the same passes, one after the other."""
     with load(tiny_model, request=PlanRequest(prefill_chunk=PASS, prefix_cache="off")) as engine:
         yield engine
 
@@ -313,7 +314,7 @@ def test_a_failed_read_leaves_the_kept_states_usable(
     longer = [*prompt, *ids(300, seed=1)]
     model = engine._loaded.model
     with monkeypatch.context() as patch:
-        patch.setattr(model, "forward", _fail)
+        patch.setattr(model, "read", _fail)
         with pytest.raises(ExpertReadError):
             ask(engine, longer, 1)
     warm = ask(engine, longer, 4)

@@ -39,6 +39,13 @@ from slotstream_serve.defaults import DEFAULT_PORT
     help="Stop after this long without requests and clients; 0: never.",
 )
 @click.option("--no-elastic", is_flag=True, help="Keep the expert cache at its first size, whatever else needs memory.")
+@click.option(
+    "--prefix-cache/--no-prefix-cache",
+    default=True,
+    envvar="SLOTSTREAM_PREFIX_CACHE",
+    show_envvar=True,
+    help="Keep conversations in memory, so that their next turn reads only what is new.",
+)
 @size_options
 def command(
     *,
@@ -50,6 +57,7 @@ def command(
     max_prefill_wait: float,
     idle_exit: float,
     no_elastic: bool,
+    prefix_cache: bool,
     **sizes: Any,
 ) -> None:
     """Serve the model on this machine over HTTP.
@@ -61,7 +69,7 @@ def command(
     serve_model(
         ServeOptions(
             model=model_name,
-            request=make_size_request(sizes),
+            request=make_size_request(sizes, prefix_cache="on" if prefix_cache else "off"),
             host=host,
             port=port,
             api_key=api_key,

@@ -109,9 +109,7 @@ class PromptReader:
 
     def _progress(self, done: int, seen: int, started: float) -> PromptProgress:
         elapsed = time.perf_counter() - started
-        return PromptProgress(
-            done_tokens=done, total_tokens=len(self._ids), elapsed_s=elapsed, cached_tokens=seen
-        )
+        return PromptProgress(done_tokens=done, total_tokens=len(self._ids), elapsed_s=elapsed, cached_tokens=seen)
 
 
 def next_logits(model: Model, state: SequenceState, token: int) -> Row:

@@ -87,10 +87,16 @@ class PrefixCache:
         """Bytes that the kept states take now."""
         return held_bytes(self.states())
 
-    def find(self, ids: Ids, key: PrefixKey) -> Lookup:
-        """Return the longest kept state that a prompt can go on from as if it had been read from its beginning."""
+    def find(self, ids: Ids, key: PrefixKey, *, use: bool = True) -> Lookup:
+        """Return the longest kept state that a prompt can go on from as if it had been read from its beginning.
+
+        Args:
+            ids: The prompt.
+            key: What it is computed with.
+            use: Whether the answer counts as a use; otherwise nothing changes.
+        """
         with self._lock:
-            self._key = key
+            self._key = key if use else self._key
             marks = set(boundaries(len(ids), key.pass_tokens))
             prefixes = [state for state in self._states if state.begins(ids)]
             usable = [
@@ -100,9 +106,11 @@ class PrefixCache:
                 and (len(state.ids) in marks or (len(state.ids) == len(ids) and state.logits is not None))
             ]
             if not usable:
-                self._counts["misses"] += 1
+                self._counts["misses"] += use
                 return Lookup(state=None, reason=self._reason(ids, key, prefixes))
             best = max(usable, key=lambda state: len(state.ids))
+            if not use:
+                return Lookup(state=best, reason=None)
             self._clock += 1
             best.uses += 1
             best.last_used = self._clock

@@ -103,7 +103,14 @@ class ConversationMemory:
         self.transcripts.note_prompt(ids, fingerprints(messages, settings)[-1], thinking=thinking)
         return ids
 
-    def follow(self, ids: Ids, key: PrefixKey, *, shared_tokens: int | None = None) -> PromptMemory:
+    def reusable_tokens(self, ids: Ids, key: PrefixKey) -> int:
+        """Return how much of a prompt is kept, without counting or marking it as used."""
+        state = self.cache.find(ids, key, use=False).state if self.enabled else None
+        return 0 if state is None else len(state.ids)
+
+    def follow(
+        self, ids: Ids, key: PrefixKey, *, shared_tokens: int | None = None, persist: bool = True
+    ) -> PromptMemory:
         """Return what follows one prompt while it is read.
 
         Args:
@@ -111,10 +118,11 @@ class ConversationMemory:
             key: What it is computed with.
             shared_tokens: Length of the head that other conversations will start with; the system message's when None,
                 0 for none.
+            persist: Whether it may be kept on disk.
         """
         if shared_tokens is None:
             shared_tokens = self._head.end(ids)
-        return PromptMemory(self.cache, key, ids, shared_tokens=min(shared_tokens, len(ids)))
+        return PromptMemory(self.cache, key, ids, shared_tokens=min(shared_tokens, len(ids)), persist=persist)
 
     def finished(self, prompt: PromptMemory, reply: Sequence[int]) -> None:
         """Note a complete reply to a prompt; an end token may be its last."""

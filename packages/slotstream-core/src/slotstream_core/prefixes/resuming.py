@@ -36,13 +36,18 @@ class PromptMemory:
         key: What the prompt is computed with.
         ids: The prompt.
         shared_tokens: Length of the head that other conversations will start with; 0 for none.
+        persist: Whether its states may be kept on disk.
 
     Attributes:
         key: What it is computed with.
         ids: The prompt, read-only.
+        persist: Whether its states may be kept on disk.
     """
 
-    def __init__(self, cache: PrefixCache, key: PrefixKey, ids: Ids, *, shared_tokens: int) -> None:
+    def __init__(
+        self, cache: PrefixCache, key: PrefixKey, ids: Ids, *, shared_tokens: int, persist: bool = True
+    ) -> None:
+        self.persist = persist
         self._cache = cache
         self.key = key
         self.ids = ids

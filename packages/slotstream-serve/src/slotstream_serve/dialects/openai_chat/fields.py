@@ -92,7 +92,7 @@ REQUEST = FieldTable(
             name="prompt_cache_retention",
             use="used",
             kinds=("text",),
-            note="`in_memory` keeps the conversation off the disk, where the server keeps any; else prompts are reused anyway",
+            note="`in_memory` keeps the conversation off the disk; prompts are reused without it",
         ),
         Field(name="safety_identifier", use="accepted", note="Nothing is recorded", kinds=("text",)),
         Field(name="service_tier", use="accepted", note="There is one tier", kinds=("text",)),

@@ -17,6 +17,7 @@ from slotstream_serve.dialects.fields import (
 )
 from slotstream_serve.dialects.openai_chat import fields as tables
 from slotstream_serve.dialects.requests import (
+    IN_MEMORY,
     check_model,
     profile_for,
     refuse_images,

@@ -38,7 +38,7 @@ REQUEST = FieldTable(
             name="prompt_cache_retention",
             use="used",
             kinds=("text",),
-            note="`in_memory` keeps the conversation off the disk, where the server keeps any; else prompts are reused anyway",
+            note="`in_memory` keeps the conversation off the disk; prompts are reused without it",
         ),
         Field(name="safety_identifier", use="accepted", kinds=("text",), note="Nothing is reported"),
         Field(name="user", use="accepted", kinds=("text",), note="Repeated in the response"),

@@ -9,7 +9,7 @@ from slotstream_serve.dialects.fields import FieldReader, missing
 from slotstream_serve.dialects.openai_responses.declaring import DeclaredTools, declared_tools, tool_choice
 from slotstream_serve.dialects.openai_responses.fields import REASONING, REQUEST, TEXT
 from slotstream_serve.dialects.openai_responses.items import InputReader
-from slotstream_serve.dialects.requests import check_model, profile_for
+from slotstream_serve.dialects.requests import IN_MEMORY, check_model, profile_for
 from slotstream_serve.dialects.tools import reasoning_of
 from slotstream_serve.errors import invalid
 
