@@ -10,13 +10,14 @@ export UV_PROJECT_ENVIRONMENT := .venv
 SYNC_cpu := sync --locked --quiet
 SYNC_cuda := sync --locked --quiet --extra cuda --no-install-package mlx-cpu
 
-.PHONY: help setup demo test test-slow check format lock docs bench clean
+.PHONY: help setup demo test test-slow test-agents check format lock docs bench clean
 
 help:
 	@echo "make demo        run the main job on the demo model"
 	@echo "make test        run the tests"
 	@echo "make check       format, lint, types, spelling, lock and docs drift"
 	@echo "make test-slow   the heavy proofs of docs/testing.md"
+	@echo "make test-agents run real coding agents at a scripted model"
 	@echo "make format      rewrite the sources in the house format"
 	@echo "make docs        regenerate the generated pages"
 	@echo "BACKEND=cuda     (with any of them) install MLX's CUDA backend instead of the CPU one"
@@ -42,6 +43,9 @@ test: setup
 
 test-slow: setup
 	$(RUN) -m pytest -q -m slow
+
+test-agents: setup
+	$(RUN) -m pytest -q -m agents tests/e2e/agents
 
 check: setup
 	@$(RUN) -m ruff format --quiet --check . || { echo "run: make format"; exit 1; }
