@@ -14,12 +14,19 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
 SANITIZING = SANITIZE if os.environ.get("SLOTSTREAM_SANITIZE") == "1" else []
 
 # -ffp-contract=off: a sum is rounded as it is written, whatever the compiler.
-FLAGS = ["-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS = ["-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
 
 # Only these files may use more than the least of the architecture: they run after the processor was asked.
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
-X86_FLAGS = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512}
+X86_FLAGS = {
+    "kernels_avx2.c": AVX2,
+    "kernels_avx2_subnormal.c": AVX2,
+    "kernels_avx512.c": AVX512,
+    "pieces_avx2.c": AVX2,
+}
+# Plain loops over rows, which the compiler turns into vectors.
+VECTORISED = {"pieces.c": ["-O3"], "pieces_avx2.c": ["-O3"]}
 WITH_X86 = sys.platform == "linux" and platform.machine() == "x86_64"
 
 SOURCES = (
@@ -34,22 +41,33 @@ SOURCES = (
     "products.c",
     "experts.c",
     "rows.c",
+    "pieces.c",
+    "pieces_avx2.c",
     "module.c",
 )
-HEADERS = ("slotstream_native.h", "kernels.h", "kernels_template.h", "threads.h", "matrices.h")
+HEADERS = (
+    "slotstream_native.h",
+    "kernels.h",
+    "kernels_template.h",
+    "threads.h",
+    "matrices.h",
+    "pieces.h",
+    "pieces_body.h",
+)
 
 
 class BuildByFile(build_ext):
     """Compiles each file with the instructions it may use."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Add to the common flags those of `X86_FLAGS`."""
+        """Add to the common flags those of `X86_FLAGS` and `VECTORISED`."""
         compile_one = self.compiler._compile
 
         def compile_with_flags(
             obj: str, src: str, extension: str, cc_args: list[str], extra: list[str], pp_opts: list[str]
         ) -> Any:
-            flags = X86_FLAGS.get(Path(src).name, []) if WITH_X86 else []
+            name = Path(src).name
+            flags = [*VECTORISED.get(name, []), *(X86_FLAGS.get(name, []) if WITH_X86 else [])]
             return compile_one(obj, src, extension, cc_args, [*extra, *flags], pp_opts)
 
         self.compiler._compile = compile_with_flags
@@ -72,8 +90,18 @@ native = Extension(
     optional=True,
 )
 
+# Loaded before MLX and for everything loaded after it, so it must hold nothing but the one symbol it replaces.
+blas = Extension(
+    "slotstream_core._blas",
+    sources=["csrc/blas_forwarding.c"],
+    extra_compile_args=[*FLAGS, *SANITIZING],
+    extra_link_args=SANITIZING,
+    py_limited_api=True,
+    optional=True,
+)
+
 setup(
-    ext_modules=[native],
+    ext_modules=[native, blas] if sys.platform == "linux" else [native],
     cmdclass={"build_ext": BuildByFile},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

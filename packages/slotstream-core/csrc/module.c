@@ -1,10 +1,531 @@
-/* An empty extension module: it lets the build system place and name the library, which is loaded by its path. */
-#define Py_LIMITED_API 0x030b0000
+/* slotstream_core._native as a Python module: products and pieces for arrays that offer the buffer protocol.
+ *
+ * What a decoded token calls some two hundred times; ctypes, which serves everything else, costs several microseconds
+ * a call. Limited API.
+ *
+ * Arrays are float32 unless said otherwise. "rows" arguments have two axes and any distance between rows; the others
+ * are contiguous. Sizes are read from the arrays and checked against each other: a mismatch is a ValueError, and
+ * nothing is read or written outside an array. The interpreter's lock is released where the work is worth it.
+ */
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "The native library; see slotstream_core.native.",
-    .m_slots = slots};
+#include <string.h>
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }
+#include "pieces.h"
+#include "slotstream_native.h"
+
+extern const ss_pieces ss_pieces_baseline;
+#if defined(__x86_64__) && defined(SS_WITH_X86_VARIANTS)
+#define WITH_AVX2 1
+extern const ss_pieces ss_pieces_avx2;
+#endif
+
+static const ss_pieces *pieces = &ss_pieces_baseline;
+
+#define MOST_ARRAYS 16
+#define RELEASE_FROM 65536 /* values touched from which on the lock is released */
+
+typedef struct {
+    const char *name;
+    Py_buffer views[MOST_ARRAYS];
+    int count, failed;
+} Call;
+
+typedef struct {
+    float *data;
+    int64_t rows, width, stride;
+} Rows;
+
+static void fail(Call *call, const char *what) {
+    if (!call->failed) PyErr_Format(PyExc_ValueError, "%s: %s", call->name, what);
+    call->failed = 1;
+}
+
+static Py_buffer *acquire(Call *call, PyObject *object, int flags) {
+    if (call->failed) return NULL;
+    Py_buffer *view = &call->views[call->count];
+    if (PyObject_GetBuffer(object, view, flags | PyBUF_FORMAT) < 0) {
+        call->failed = 1;
+        return NULL;
+    }
+    call->count++;
+    return view;
+}
+
+static int is_float(const Py_buffer *view) {
+    return view->itemsize == 4 && view->format != NULL && strcmp(view->format, "f") == 0;
+}
+
+static Rows rows_of(Call *call, PyObject *object, int flags) {
+    Rows none = {0};
+    Py_buffer *view = acquire(call, object, PyBUF_STRIDES | flags);
+    if (view == NULL) return none;
+    if (!is_float(view) || view->ndim != 2 || (view->shape[1] > 1 && view->strides[1] != 4) ||
+        view->strides[0] % 4 != 0 || view->strides[0] < 0) {
+        fail(call, "an array is not float32 with two axes, the last contiguous");
+        return none;
+    }
+    return (Rows){view->buf, view->shape[0], view->shape[1], view->strides[0] / 4};
+}
+
+static Rows input(Call *call, PyObject *object) { return rows_of(call, object, 0); }
+
+static Rows output(Call *call, PyObject *object) {
+    Rows rows = rows_of(call, object, PyBUF_WRITABLE);
+    if (!call->failed && rows.rows > 1 && rows.stride != rows.width) fail(call, "an output's rows are not contiguous");
+    return rows;
+}
+
+static Rows contiguous_rows(Call *call, PyObject *object) {
+    Rows rows = input(call, object);
+    if (!call->failed && rows.rows > 1 && rows.stride != rows.width) fail(call, "an array's rows are not contiguous");
+    return rows;
+}
+
+static float *flat(Call *call, PyObject *object, int64_t *count, int flags) {
+    Py_buffer *view = acquire(call, object, PyBUF_C_CONTIGUOUS | flags);
+    if (view == NULL) return NULL;
+    if (!is_float(view)) fail(call, "an array is not float32");
+    *count = view->len / 4;
+    return view->buf;
+}
+
+static int64_t integer(Call *call, PyObject *object) {
+    if (call->failed) return 0;
+    long long value = PyLong_AsLongLong(object);
+    if (value == -1 && PyErr_Occurred()) call->failed = 1;
+    return value;
+}
+
+static float real(Call *call, PyObject *object) {
+    if (call->failed) return 0.0f;
+    double value = PyFloat_AsDouble(object);
+    if (value == -1.0 && PyErr_Occurred()) call->failed = 1;
+    return (float)value;
+}
+
+static void require(Call *call, int agrees, const char *what) {
+    if (!call->failed && !agrees) fail(call, what);
+}
+
+static int starts(Call *call, const char *name, Py_ssize_t given, Py_ssize_t wanted) {
+    call->name = name;
+    call->count = call->failed = 0;
+    if (given == wanted) return 1;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, got %zd", name, wanted, given);
+    call->failed = 1;
+    return 0;
+}
+
+static PyObject *finish(Call *call) {
+    while (call->count > 0) PyBuffer_Release(&call->views[--call->count]);
+    if (call->failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+#define RUN(size, statement)                                                                                           \
+    do {                                                                                                               \
+        if (call.failed) break;                                                                                        \
+        if ((size) >= RELEASE_FROM) {                                                                                  \
+            Py_BEGIN_ALLOW_THREADS statement;                                                                          \
+            Py_END_ALLOW_THREADS                                                                                       \
+        } else {                                                                                                       \
+            statement;                                                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+/* rms_norm(x rows, weight, groups, eps, out rows) */
+static PyObject *py_rms_norm(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "rms_norm", count, 5)) return NULL;
+    int64_t weights = 0;
+    Rows x = input(&call, args[0]);
+    const float *weight = flat(&call, args[1], &weights, 0);
+    int64_t groups = integer(&call, args[2]);
+    float eps = real(&call, args[3]);
+    Rows out = output(&call, args[4]);
+    require(&call, groups > 0 && x.width > 0 && x.width % groups == 0, "the groups do not divide a row");
+    require(&call, x.rows == out.rows && x.width == out.width, "x and out differ in shape");
+    if (!call.failed) {
+        int64_t dim = x.width / groups;
+        require(&call, weights == dim || weights == x.width, "the weights are not one group or all groups");
+        RUN(x.rows * x.width, pieces->rms_norm(x.data, x.stride, weight, x.rows, groups, weights == dim ? 1 : groups,
+                                               dim, eps, out.data, out.width));
+    }
+    return finish(&call);
+}
+
+/* mix_streams(gate rows, normed rows, streams, mixed rows) */
+static PyObject *py_mix_streams(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "mix_streams", count, 4)) return NULL;
+    Rows gate = contiguous_rows(&call, args[0]), normed = contiguous_rows(&call, args[1]);
+    int64_t streams = integer(&call, args[2]);
+    Rows mixed = output(&call, args[3]);
+    require(&call, streams > 0 && gate.rows == normed.rows && gate.rows == mixed.rows && gate.width == normed.width &&
+                       gate.width == streams * mixed.width,
+            "the shapes of gate, normed and mixed disagree");
+    RUN(gate.rows * gate.width,
+        pieces->mix_streams(gate.data, normed.data, gate.rows, streams, mixed.width, mixed.data));
+    return finish(&call);
+}
+
+/* inject(streams rows, injection rows, y rows, out rows) */
+static PyObject *py_inject(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "inject", count, 4)) return NULL;
+    Rows streams = input(&call, args[0]), injection = input(&call, args[1]), y = input(&call, args[2]);
+    Rows out = output(&call, args[3]);
+    require(&call, streams.rows == injection.rows && streams.rows == y.rows && streams.rows == out.rows &&
+                       streams.width == out.width && streams.width == injection.width * y.width,
+            "the shapes of streams, injection, y and out disagree");
+    require(&call, streams.rows < 2 || (streams.stride == streams.width && injection.stride == injection.width &&
+                                        y.stride == y.width),
+            "rows are not contiguous");
+    RUN(out.rows * out.width,
+        pieces->inject(streams.data, injection.data, y.data, y.rows, injection.width, y.width, out.data));
+    return finish(&call);
+}
+
+static PyObject *activate(const char *name, ss_activate_fn *function, PyObject *const *args, Py_ssize_t count) {
+    Call call;
+    if (!starts(&call, name, count, 1)) return NULL;
+    int64_t values = 0;
+    float *x = flat(&call, args[0], &values, PyBUF_WRITABLE);
+    RUN(values, function(x, values));
+    return finish(&call);
+}
+
+/* silu(x): in place */
+static PyObject *py_silu(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    return activate("silu", pieces->silu, args, count);
+}
+
+/* sigmoid(x): in place */
+static PyObject *py_sigmoid(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    return activate("sigmoid", pieces->sigmoid, args, count);
+}
+
+/* silu_multiply(gate rows, up rows, out rows) */
+static PyObject *py_silu_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "silu_multiply", count, 3)) return NULL;
+    Rows gate = input(&call, args[0]), up = input(&call, args[1]), out = output(&call, args[2]);
+    require(&call, gate.rows == up.rows && gate.rows == out.rows && gate.width == up.width && gate.width == out.width,
+            "the shapes of gate, up and out disagree");
+    RUN(out.rows * out.width,
+        pieces->silu_multiply(gate.data, gate.stride, up.data, up.stride, out.rows, out.width, out.data));
+    return finish(&call);
+}
+
+/* gate(x rows, gate rows, out rows) */
+static PyObject *py_gate(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "gate", count, 3)) return NULL;
+    Rows x = contiguous_rows(&call, args[0]), gate = input(&call, args[1]), out = output(&call, args[2]);
+    require(&call, x.rows == gate.rows && x.rows == out.rows && x.width == gate.width && x.width == out.width,
+            "the shapes of x, gate and out disagree");
+    RUN(out.rows * out.width, pieces->gate(x.data, gate.data, gate.stride, out.rows, out.width, out.data));
+    return finish(&call);
+}
+
+/* convolve(window rows, x rows, kernel rows, dilation, out rows) */
+static PyObject *py_convolve(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "convolve", count, 5)) return NULL;
+    Rows window = contiguous_rows(&call, args[0]), x = input(&call, args[1]), kernel = contiguous_rows(&call, args[2]);
+    int64_t dilation = integer(&call, args[3]);
+    Rows out = output(&call, args[4]);
+    require(&call, dilation > 0 && kernel.rows > 0 && window.rows == (kernel.rows - 1) * dilation,
+            "the window does not hold (taps - 1) * dilation rows");
+    require(&call, x.rows == out.rows && x.width == out.width && x.width == kernel.width &&
+                       (window.rows == 0 || x.width == window.width),
+            "the shapes of window, x, kernel and out disagree");
+    RUN(out.rows * out.width, pieces->convolve(window.data, x.data, x.stride, kernel.data, x.rows, x.width, kernel.rows,
+                                               dilation, out.data));
+    return finish(&call);
+}
+
+/* delta(convolved rows, gate rows, step rows, decay rows, rate, dt_bias, norm_weight, memory, key_heads, key_dim,
+ *       norm_eps, key_eps, silu_gate, first, last, out rows) */
+static PyObject *py_delta(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "delta", count, 16)) return NULL;
+    int64_t rates = 0, steps = 0, dims = 0, memory = 0;
+    ss_delta_step a;
+    Rows convolved = contiguous_rows(&call, args[0]), gate = input(&call, args[1]), step = input(&call, args[2]);
+    Rows decay = input(&call, args[3]);
+    a.rate = flat(&call, args[4], &rates, 0);
+    a.dt_bias = flat(&call, args[5], &steps, 0);
+    a.norm_weight = flat(&call, args[6], &dims, 0);
+    a.memory = flat(&call, args[7], &memory, PyBUF_WRITABLE);
+    a.key_heads = integer(&call, args[8]);
+    a.key_dim = integer(&call, args[9]);
+    a.norm_eps = real(&call, args[10]);
+    a.key_eps = real(&call, args[11]);
+    a.silu_gate = (int32_t)integer(&call, args[12]);
+    int64_t first = integer(&call, args[13]), last = integer(&call, args[14]);
+    Rows out = output(&call, args[15]);
+    a.rows = convolved.rows;
+    a.value_heads = rates;
+    a.value_dim = dims;
+    require(&call, a.key_heads > 0 && rates > 0 && rates % a.key_heads == 0 && steps == rates, "heads disagree");
+    require(&call, a.key_dim > 0 && a.key_dim <= SS_DELTA_DIM && dims > 0 && dims <= SS_DELTA_DIM,
+            "a head is wider than this build allows");
+    require(&call, memory == rates * dims * a.key_dim, "the memory has another shape");
+    require(&call, convolved.width == 2 * a.key_heads * a.key_dim + rates * dims && gate.width == rates * dims &&
+                       step.width == rates && decay.width == rates && out.width == rates * dims,
+            "the widths of convolved, gate, step, decay and out disagree");
+    require(&call, gate.rows == a.rows && step.rows == a.rows && decay.rows == a.rows && out.rows == a.rows,
+            "the arrays differ in rows");
+    require(&call, 0 <= first && first <= last && last <= rates, "the range of heads is outside");
+    a.convolved = convolved.data;
+    a.gate = gate.data;
+    a.gate_stride = gate.stride;
+    a.step = step.data;
+    a.step_stride = step.stride;
+    a.decay = decay.data;
+    a.decay_stride = decay.stride;
+    a.out = out.data;
+    RUN(a.rows * (last - first) * dims * a.key_dim, pieces->delta_heads(&a, first, last));
+    return finish(&call);
+}
+
+/* norm_rotate(x rows, head_stride, weight, cos rows, sin rows, eps, out rows); out has heads * dim columns */
+static PyObject *py_norm_rotate(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "norm_rotate", count, 7)) return NULL;
+    int64_t dim = 0;
+    Rows x = input(&call, args[0]);
+    int64_t head_stride = integer(&call, args[1]);
+    const float *weight = flat(&call, args[2], &dim, 0);
+    Rows cosines = contiguous_rows(&call, args[3]), sines = contiguous_rows(&call, args[4]);
+    float eps = real(&call, args[5]);
+    Rows out = output(&call, args[6]);
+    require(&call, dim > 0 && out.width > 0 && out.width % dim == 0, "the weights do not divide a row");
+    if (!call.failed) {
+        int64_t heads = out.width / dim;
+        require(&call, head_stride >= 0 && x.width >= (heads - 1) * head_stride + dim, "the heads reach past a row");
+        require(&call, x.rows == out.rows && cosines.rows == x.rows && sines.rows == x.rows &&
+                           cosines.width == sines.width && 2 * cosines.width <= dim,
+                "the shapes of x, angles and out disagree");
+        RUN(out.rows * out.width,
+            pieces->norm_rotate(x.data, x.stride, head_stride, weight, cosines.data, sines.data, x.rows, heads, dim,
+                                cosines.width, eps, out.data));
+    }
+    return finish(&call);
+}
+
+static const int32_t *int32_array(Call *call, PyObject *object, int64_t *count, int flags) {
+    Py_buffer *view = acquire(call, object, PyBUF_C_CONTIGUOUS | flags);
+    if (view == NULL) return NULL;
+    if (view->itemsize != 4 || view->format == NULL || strchr("iIlL", view->format[0]) == NULL)
+        fail(call, "an array of integers is not 32 bits wide");
+    *count = view->len / 4;
+    return view->buf;
+}
+
+static void check_chosen(Call *call, const int32_t *chosen, int64_t count, int64_t capacity) {
+    for (int64_t i = 0; !call->failed && i < count; i++)
+        if (chosen[i] < 0 || chosen[i] >= capacity) fail(call, "a chosen key is outside the cache");
+}
+
+/* attend(q, keys, values, kv_heads, dim, key_count, chosen or None, scale, scores, first, last, out): one row */
+static PyObject *py_attend(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "attend", count, 12)) return NULL;
+    int64_t queries = 0, keys = 0, values = 0, scores = 0, outs = 0;
+    ss_attention_row a;
+    a.q = flat(&call, args[0], &queries, 0);
+    a.keys = flat(&call, args[1], &keys, 0);
+    a.values = flat(&call, args[2], &values, 0);
+    a.kv_heads = integer(&call, args[3]);
+    a.dim = integer(&call, args[4]);
+    a.key_count = integer(&call, args[5]);
+    a.chosen = NULL;
+    require(&call, a.kv_heads > 0 && a.dim > 0 && queries % (a.kv_heads * a.dim) == 0 && keys == values &&
+                       keys % (a.kv_heads * a.dim) == 0,
+            "the shapes of q, keys and values disagree");
+    if (!call.failed) {
+        int64_t capacity = keys / (a.kv_heads * a.dim), ids = 0;
+        a.kv_stride = capacity * a.dim;
+        a.heads = queries / a.dim;
+        if (args[6] != Py_None) {
+            a.chosen = int32_array(&call, args[6], &ids, 0);
+            require(&call, ids == a.key_count, "the number of chosen keys is not key_count");
+            check_chosen(&call, a.chosen, ids, capacity);
+        }
+        require(&call, a.key_count > 0 && (a.chosen || a.key_count <= capacity), "more keys than the cache holds");
+    }
+    a.scale = real(&call, args[7]);
+    a.scores = flat(&call, args[8], &scores, PyBUF_WRITABLE);
+    int64_t first = integer(&call, args[9]), last = integer(&call, args[10]);
+    a.out = flat(&call, args[11], &outs, PyBUF_WRITABLE);
+    require(&call, call.failed || (scores >= a.heads * a.key_count && outs == queries), "scores or out are too small");
+    require(&call, call.failed || (0 <= first && first <= last && last <= a.heads), "the range of heads is outside");
+    RUN((last - first) * a.key_count * a.dim, pieces->attend_heads(&a, first, last));
+    return finish(&call);
+}
+
+/* route(logits rows, normalise, ids int32 [rows, top], weights rows) */
+static PyObject *py_route(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "route", count, 4)) return NULL;
+    int64_t ids = 0;
+    Rows logits = contiguous_rows(&call, args[0]);
+    int32_t normalise = (int32_t)integer(&call, args[1]);
+    int32_t *chosen = (int32_t *)int32_array(&call, args[2], &ids, PyBUF_WRITABLE);
+    Rows weights = output(&call, args[3]);
+    require(&call, logits.rows == weights.rows && ids == weights.rows * weights.width && weights.width > 0 &&
+                       weights.width <= logits.width,
+            "the shapes of logits, ids and weights disagree");
+    RUN(logits.rows * logits.width,
+        pieces->route(logits.data, logits.rows, logits.width, weights.width, normalise, chosen, weights.data));
+    return finish(&call);
+}
+
+/* combine(shared rows, gate rows, weights rows, routed rows, out rows) */
+static PyObject *py_combine(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "combine", count, 5)) return NULL;
+    Rows shared = contiguous_rows(&call, args[0]), gate = contiguous_rows(&call, args[1]), weights = contiguous_rows(&call, args[2]);
+    Rows routed = contiguous_rows(&call, args[3]), out = output(&call, args[4]);
+    require(&call, shared.rows == out.rows && shared.width == out.width && gate.rows == out.rows && gate.width == 1 &&
+                       weights.rows == out.rows && routed.rows == out.rows * weights.width && routed.width == out.width,
+            "the shapes of shared, gate, weights, routed and out disagree");
+    RUN(routed.rows * routed.width, pieces->combine(shared.data, gate.data, weights.data, routed.data, out.rows,
+                                                    weights.width, out.width, out.data));
+    return finish(&call);
+}
+
+/* ngram_gate(keys rows, queries rows, value rows, out rows) */
+static PyObject *py_ngram_gate(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "ngram_gate", count, 4)) return NULL;
+    Rows keys = contiguous_rows(&call, args[0]), queries = contiguous_rows(&call, args[1]), value = input(&call, args[2]);
+    Rows out = output(&call, args[3]);
+    require(&call, value.width > 0 && keys.width % value.width == 0 && keys.width == queries.width &&
+                       keys.width == out.width && keys.rows == queries.rows && keys.rows == value.rows &&
+                       keys.rows == out.rows,
+            "the shapes of keys, queries, value and out disagree");
+    RUN(out.rows * out.width,
+        pieces->ngram_gate(keys.data, queries.data, value.data, value.stride, out.rows, keys.width / value.width,
+                           value.width, out.data));
+    return finish(&call);
+}
+
+/* unpack(packed uint32, scales, biases, bits, group_size, out rows) */
+static PyObject *py_unpack(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "unpack", count, 6)) return NULL;
+    int64_t words = 0, scales = 0, biases = 0;
+    const uint32_t *packed = (const uint32_t *)int32_array(&call, args[0], &words, 0);
+    const float *scale = flat(&call, args[1], &scales, 0), *bias = flat(&call, args[2], &biases, 0);
+    int64_t bits = integer(&call, args[3]), group_size = integer(&call, args[4]);
+    Rows out = output(&call, args[5]);
+    require(&call, (bits == 4 || bits == 8) && group_size > 0 && group_size % 8 == 0 && out.width % group_size == 0,
+            "only groups of whole words of 4 or 8 bits can be unpacked");
+    require(&call, call.failed || (words * 32 == out.rows * out.width * bits && scales == biases &&
+                                   scales * group_size == out.rows * out.width),
+            "the sizes of packed, scales, biases and out disagree");
+    RUN(out.rows * out.width,
+        pieces->unpack(packed, scale, bias, out.rows, out.width, (int32_t)bits, group_size, out.data));
+    return finish(&call);
+}
+
+/* multiply(pool, matrix, x rows, out rows): see ss_multiply. The first two are addresses that their owners keep valid. */
+static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "multiply", count, 4)) return NULL;
+    ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[0]);
+    const ss_matrix *matrix = (const ss_matrix *)(intptr_t)integer(&call, args[1]);
+    Rows x = contiguous_rows(&call, args[2]), out = output(&call, args[3]);
+    require(&call, call.failed || (x.width == matrix->columns && out.width == matrix->rows && x.rows == out.rows),
+            "the shapes of x, the matrix and out disagree");
+    int32_t code = SS_OK;
+    RUN(x.rows * matrix->columns * matrix->rows,
+        code = ss_multiply(pool, matrix, 0, x.data, SS_FLOAT32, x.rows, out.data));
+    require(&call, code == SS_OK, "the matrix was refused");
+    return finish(&call);
+}
+
+/* experts(pool, gate, up, down, x rows, slots int32 [rows, top], out rows [rows * top]): see ss_experts without mix. */
+static PyObject *py_experts(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "experts", count, 7)) return NULL;
+    ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[0]);
+    const ss_matrix *gate = (const ss_matrix *)(intptr_t)integer(&call, args[1]);
+    const ss_matrix *up = (const ss_matrix *)(intptr_t)integer(&call, args[2]);
+    const ss_matrix *down = (const ss_matrix *)(intptr_t)integer(&call, args[3]);
+    Rows x = contiguous_rows(&call, args[4]);
+    int64_t places = 0;
+    const int32_t *slots = int32_array(&call, args[5], &places, 0);
+    Rows out = output(&call, args[6]);
+    require(&call, call.failed || (x.rows > 0 && places % x.rows == 0 && out.rows == places &&
+                                   x.width == gate->columns && out.width == down->rows),
+            "the shapes of x, the matrices, slots and out disagree");
+    int32_t code = SS_OK;
+    RUN(places * 3 * gate->columns * gate->rows, code = ss_experts(pool, gate, up, down, x.data, SS_FLOAT32, x.rows,
+                                                                   slots, NULL, places / x.rows, out.data));
+    require(&call, code == SS_OK, "a slot or a matrix was refused");
+    return finish(&call);
+}
+
+/* instruction_sets() -> names that this processor can run, best first */
+static PyObject *py_instruction_sets(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+#if defined(WITH_AVX2)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Py_BuildValue("(ss)", "avx2", "baseline");
+#endif
+    return Py_BuildValue("(s)", "baseline");
+}
+
+/* choose(name): which code the other functions run; process-wide */
+static PyObject *py_choose(PyObject *self, PyObject *name) {
+    PyObject *possible = py_instruction_sets(self, NULL);
+    if (possible == NULL) return NULL;
+    int found = PySequence_Contains(possible, name);
+    Py_DECREF(possible);
+    if (found < 0) return NULL;
+    if (!found) return PyErr_Format(PyExc_ValueError, "this processor cannot run the instruction set %R", name);
+    pieces = &ss_pieces_baseline;
+#if defined(WITH_AVX2)
+    if (PyUnicode_CompareWithASCIIString(name, "avx2") == 0) pieces = &ss_pieces_avx2;
+#endif
+    Py_RETURN_NONE;
+}
+
+#define FAST(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
+
+static PyMethodDef methods[] = {
+    FAST(rms_norm),   FAST(mix_streams), FAST(inject), FAST(silu),  FAST(sigmoid), FAST(silu_multiply),
+    FAST(gate),       FAST(convolve),    FAST(delta),  FAST(norm_rotate), FAST(attend), FAST(route),
+    FAST(combine),    FAST(ngram_gate),  FAST(unpack), FAST(multiply), FAST(experts),
+    {"instruction_sets", py_instruction_sets, METH_NOARGS, NULL},
+    {"choose", py_choose, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }

@@ -8,7 +8,10 @@ Names are imported at first use, so that `import slotstream_core.errors` and the
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from slotstream_core.blas import MLX, BeforeMlx
 
 if TYPE_CHECKING:
     from slotstream_core.engine import Engine, load
@@ -44,6 +47,9 @@ _HOMES = {
     "generation.sampling": ("AGENT", "GREEDY", "ORDINARY", "THINKING", "SamplingParams"),
     "text.messages": ("ChatMessage", "ToolCall"),
 }
+if MLX not in sys.modules:
+    sys.meta_path.insert(0, BeforeMlx())
+
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [

@@ -71,6 +71,15 @@ class NativeProducts:
         if handle is not None:
             self._library.ss_pool_destroy(handle)
 
+    @property
+    def handle(self) -> int:
+        """The threads' address, for calls that do not go through ctypes; valid until `close`.
+
+        Raises:
+            NativeError: They were closed.
+        """
+        return self._pool().value or 0
+
     def _pool(self) -> ctypes.c_void_p:
         if self._handle is None:
             raise NativeError("the native library was closed; load the model again")

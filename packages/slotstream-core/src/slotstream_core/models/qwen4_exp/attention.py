@@ -1,7 +1,7 @@
 """Full attention over selected keys: grouped heads, gated output, and a growing cache of keys and values."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import mlx.core as mx
@@ -33,15 +33,18 @@ class AttentionState:
         values: As ``keys``.
         length: Tokens seen.
         index: The indexer's state.
+        private: By name, the arrays that nothing else refers to and that may be written in place; forks share.
     """
 
     keys: mx.array
     values: mx.array
     index: IndexState
     length: int = 0
+    private: dict[str, mx.array] = field(default_factory=dict, init=False, repr=False)
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
+        self.private.clear()
         return replace(self, index=self.index.fork())
 
     def trim(self, length: int) -> None:

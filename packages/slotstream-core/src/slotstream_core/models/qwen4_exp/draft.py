@@ -13,12 +13,13 @@ import numpy as np
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.experts.stacks import Experts
-from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
+from slotstream_core.models.qwen4_exp.attention import AttentionState
 from slotstream_core.models.qwen4_exp.draft_state import DraftState, Ids
-from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer, inject
-from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, pass_leases
-from slotstream_core.models.qwen4_exp.projections import Projection, WeightReader
+from slotstream_core.models.qwen4_exp.moe import PassLeases, pass_leases
+from slotstream_core.models.qwen4_exp.parts import layer_parts
+from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
+from slotstream_core.models.qwen4_exp.vocabulary import Embedding, OutputHead
 
 DRAFT_PREFIX = "mtp"
 WAITING_ROWS = 16
@@ -48,12 +49,13 @@ class DraftHead:
         weights: WeightReader,
         config: Qwen4ExpConfig,
         *,
-        embedding: Projection,
-        vocabulary: Projection,
+        embedding: Embedding,
+        vocabulary: OutputHead,
         rotary: RotaryEmbedding,
         experts: Experts,
     ) -> None:
         layer = f"{DRAFT_PREFIX}.layers.0"
+        parts = layer_parts(weights)
         self._shape = (config.hc_count, config.hidden_size)
         self._ratio = config.indexer_compress_ratio
         self._dtype = weights.compute_dtype
@@ -64,11 +66,11 @@ class DraftHead:
         self._streams_norm = weights.norm(f"{DRAFT_PREFIX}.pre_fc_norm_hidden.weight", config.rms_norm_eps)
         self._from_embedding = weights.projection(f"{DRAFT_PREFIX}.fc_embedding")
         self._from_streams = weights.projection(f"{DRAFT_PREFIX}.fc_hidden")
-        self._attention_streams = HyperConnection(weights, f"{layer}.attn_hyper_connection", config)
-        self._attention = SparseAttention(weights, f"{layer}.self_attn", config)
-        self._expert_streams = HyperConnection(weights, f"{layer}.mlp_hyper_connection", config)
-        self._experts = ExpertLayer(weights, f"{layer}.mlp", config, layer=0, experts=experts)
-        self._mixer = StreamMixer(weights, f"{DRAFT_PREFIX}.hyper_connection_mixer", config)
+        self._attention_streams = parts.streams(weights, f"{layer}.attn_hyper_connection", config)
+        self._attention = parts.attention(weights, f"{layer}.self_attn", config)
+        self._expert_streams = parts.streams(weights, f"{layer}.mlp_hyper_connection", config)
+        self._experts = parts.experts(weights, f"{layer}.mlp", config, layer=0, experts=experts)
+        self._mixer = parts.mixer(weights, f"{DRAFT_PREFIX}.hyper_connection_mixer", config)
 
     def new_state(self) -> DraftState:
         """The state before the first token."""
@@ -148,7 +150,7 @@ class DraftHead:
         """
         streams = self._attend(attention, streams, after, queries=1)
         x, injection = self._expert_streams.read(streams)
-        streams = inject(streams, self._experts(x, leases), injection)
+        streams = self._expert_streams.inject(streams, self._experts(x, leases), injection)
         mixed, _ = self._mixer.mix(streams)
         return self._vocabulary(mixed), streams
 
@@ -166,7 +168,7 @@ class DraftHead:
         x, injection = self._attention_streams.read(joined)
         y = self._attention(x, attention, angles=angles, block_angles=block_angles, record=queries > 0, queries=queries)
         first = joined.shape[0] - queries
-        return inject(joined[first:], y, injection[first:])
+        return self._attention_streams.inject(joined[first:], y, injection[first:])
 
     def _join(self, streams: mx.array, after: mx.array) -> mx.array:
         """The layer's input [rows, streams, hidden]."""

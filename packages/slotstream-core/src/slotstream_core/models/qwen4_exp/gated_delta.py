@@ -29,15 +29,18 @@ class DeltaState:
         memory: The recurrent state [value heads, value dim, key dim], float32.
         recorded: Per position of the last recorded pass, from before its first token: (window, memory).
         recorded_from: Length at the first of them.
+        private: The memory that nothing else refers to and that may be advanced in place; forks and recordings share.
     """
 
     window: mx.array
     memory: mx.array
     recorded: list[tuple[mx.array, mx.array]] = field(default_factory=list)
     recorded_from: int = 0
+    private: mx.array | None = field(default=None, init=False, repr=False)
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
+        self.private = None
         return replace(self, recorded=list(self.recorded))
 
     def trim(self, length: int) -> None:

@@ -29,11 +29,16 @@ UNPACKED_VALUES: Final = 1 << 18
 
 
 class HostThreads:
-    """The threads that host products run on. Used by one thread at a time; `close` ends them."""
+    """The threads that host products run on. Used by one thread at a time; `close` ends them.
+
+    Attributes:
+        count: How many.
+    """
 
     def __init__(self, count: int | None = None) -> None:
         self._blas = ThreadpoolController().select(user_api="blas")
-        self._pool = ThreadPoolExecutor(count or os.cpu_count() or 1, thread_name_prefix="host-products")
+        self.count = count or os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="host-products")
 
     def single_threaded_blas(self) -> AbstractContextManager[object]:
         """While it is entered, every BLAS of the process uses one thread a call."""

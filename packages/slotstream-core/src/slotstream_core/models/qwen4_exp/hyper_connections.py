@@ -46,6 +46,10 @@ class HyperConnection(StreamMixer):
         mixed, flat = self.mix(streams)
         return mixed, mx.sigmoid(self._inject(flat))[:, :, None]
 
+    def inject(self, streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:
+        """Add a block's ``output`` [T, hidden] to every stream as `read` said."""
+        return inject(streams, output, injection)
+
 
 def inject(streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:
     """Add a block's ``output`` [T, hidden] to every stream with twice ``injection`` [T, streams, 1]."""

@@ -8,7 +8,7 @@ Until there are more complete blocks than the budget holds, everything is select
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import mlx.core as mx
@@ -36,6 +36,7 @@ class IndexState:
         ratio: Tokens a block.
         recorded: Raw keys from the last complete block before the last recorded pass to its end.
         recorded_from: Index of the first token of ``recorded``.
+        private: The blocks that nothing else refers to and that may be written in place; forks share.
     """
 
     blocks: mx.array
@@ -44,9 +45,11 @@ class IndexState:
     length: int = 0
     recorded: mx.array | None = None
     recorded_from: int = 0
+    private: mx.array | None = field(default=None, init=False, repr=False)
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
+        self.private = None
         return replace(self)
 
     def trim(self, length: int) -> None:

@@ -68,6 +68,40 @@ class PassWatch(Protocol):
         """The arrays are evaluated and the layer's experts requested; they may not be there yet."""
 
 
+class SharedRun(Protocol):
+    """The shared expert's part of one call."""
+
+    def start(self) -> None:
+        """Begin to compute, because experts are being read meanwhile."""
+
+    def finish(self) -> None:
+        """Compute, and return when it is done."""
+
+    def join(self, mix: mx.array, routed: mx.array) -> mx.array:
+        """Add the sum of ``routed`` [T, k, hidden] weighted by ``mix`` [T, k]; returns [T, hidden]."""
+
+
+class LazyShared:
+    """A `SharedRun` in MLX's graph: ``shared`` [T, hidden]."""
+
+    def __init__(self, shared: mx.array) -> None:
+        self._shared = shared
+
+    def start(self) -> None:
+        """See `SharedRun.start`."""
+        mx.async_eval(self._shared)  # type: ignore[no-untyped-call]
+
+    def finish(self) -> None:
+        """See `SharedRun.finish`."""
+        mx.eval(self._shared)
+
+    def join(self, mix: mx.array, routed: mx.array) -> mx.array:
+        """See `SharedRun.join`."""
+        # the weighted sum over k in routing order, float32: [T, 1, k] @ [T, k, hidden]
+        mixed = mx.addmm(self._shared.astype(mx.float32)[:, None], mix[:, None], routed.astype(mx.float32))
+        return mixed[:, 0].astype(self._shared.dtype)
+
+
 class ExpertLayer:
     """Router, routed experts and the shared expert of one layer.
 
@@ -107,8 +141,9 @@ class ExpertLayer:
         ids, mix = self.route(x)
         shared = self._shared(x)
         places = self._experts.places(self._layer)
-        routed = self._streamed(x, ids, shared, leases, watch) if places is None else self._compute(x, places[ids])
-        return _mixed(shared, mix, routed)
+        if places is None:
+            return shared.join(mix, self._streamed(x, ids, shared, leases, watch))
+        return shared.join(mix, self._compute(x, self._take_places(places, ids)))
 
     def sweep(self, passes: Sequence[mx.array], sweep: Sweep) -> list[mx.array]:
         """What a call with each of ``passes`` [T, hidden] gives, to the bit, each expert being read once for all.
@@ -117,16 +152,17 @@ class ExpertLayer:
             ExpertReadError: A record could not be read.
         """
         swept: list[PassRows] = []
-        beside: list[tuple[mx.array, mx.array]] = []
+        beside: list[tuple[SharedRun, mx.array]] = []
         for x in passes:
             ids, mix = self.route(x)
             shared = self._shared(x)
-            mx.eval(ids, mix, shared)
+            shared.finish()
+            mx.eval(ids, mix)
             on_host = self._host is not None and x.shape[0] >= HOST_ROWS
             swept.append(PassRows(np.array(ids), self._expert_count, x, on_host=on_host))
             beside.append((shared, mix))
         sweep_layer(sweep, self._layer, swept, self._compute_pairs)
-        return [_mixed(shared, mix, rows.outputs()) for rows, (shared, mix) in zip(swept, beside, strict=True)]
+        return [shared.join(mix, rows.outputs()) for rows, (shared, mix) in zip(swept, beside, strict=True)]
 
     def route(self, x: mx.array) -> tuple[mx.array, mx.array]:
         """Ids [T, top] of the chosen experts and their float32 weights [T, top]."""
@@ -141,9 +177,12 @@ class ExpertLayer:
         """float32 [T, experts]; the largest are chosen."""
         return self._router(x.astype(mx.float32))
 
-    def _shared(self, x: mx.array) -> mx.array:
+    def _shared(self, x: mx.array) -> SharedRun:
         gate, up = self._shared_inputs(x)
-        return self._shared_down(gate * mx.sigmoid(gate) * up) * mx.sigmoid(self._shared_gate(x))
+        return LazyShared(self._shared_down(gate * mx.sigmoid(gate) * up) * mx.sigmoid(self._shared_gate(x)))
+
+    def _take_places(self, places: mx.array, ids: mx.array) -> mx.array:
+        return places[ids]
 
     def _compute(self, x: mx.array, slots: mx.array) -> mx.array:
         """Outputs [T, k, hidden] of the experts in ``slots`` [T, k] for ``x`` [T, hidden]."""
@@ -151,12 +190,12 @@ class ExpertLayer:
         if self._host is not None and x.shape[0] >= HOST_ROWS:
             places = np.asarray(slots)
             pairs = np.repeat(host_array(x), self._top, axis=0)
-            outputs = multiply_by_expert(_host_stacks(arrays), pairs, places.reshape(-1), self._host)
+            outputs = multiply_by_expert(host_stacks(arrays), pairs, places.reshape(-1), self._host)
             return mx.array(outputs).reshape(*places.shape, -1)
         return compute_experts(arrays, x[:, None, None, :], slots)[:, :, 0]
 
     def _streamed(
-        self, x: mx.array, ids: mx.array, shared: mx.array, leases: PassLeases, watch: PassWatch | None
+        self, x: mx.array, ids: mx.array, shared: SharedRun, leases: PassLeases, watch: PassWatch | None
     ) -> mx.array:
         mx.eval(
             ids, watch.arrays() if watch is not None else []
@@ -168,9 +207,9 @@ class ExpertLayer:
             return self._grouped(x, chosen, distinct, shared)
         lease = self._experts.request(self._layer, distinct.tolist())
         leases.hold(lease)
-        mx.async_eval(shared)  # type: ignore[no-untyped-call]
         if watch is not None:
             watch.requested(self._layer)
+        shared.start()
         lease.wait()
         return self._compute(x, mx.array(self._places(distinct, lease)[chosen]))
 
@@ -180,7 +219,7 @@ class ExpertLayer:
         return places
 
     def _grouped(
-        self, x: mx.array, chosen: npt.NDArray[np.integer], distinct: npt.NDArray[np.integer], shared: mx.array
+        self, x: mx.array, chosen: npt.NDArray[np.integer], distinct: npt.NDArray[np.integer], shared: SharedRun
     ) -> mx.array:
         """As one request, in several: each holds what fits, and the next is read while one computes."""
         limit = self._experts.group_limit
@@ -191,7 +230,7 @@ class ExpertLayer:
         with pass_leases() as current, pass_leases() as following:
             pending = self._experts.request(self._layer, groups[0].tolist())
             following.hold(pending)
-            mx.async_eval(shared)  # type: ignore[no-untyped-call]
+            shared.start()
             for index, group in enumerate(groups):
                 lease = pending
                 current, following = following, current
@@ -212,18 +251,14 @@ class ExpertLayer:
         """Outputs [pairs, hidden] of row ``rows[i]`` of ``x`` through the expert in ``slots[i]``."""
         arrays = self._experts.arrays(self._layer)
         if self._host is not None and x.shape[0] >= HOST_ROWS:
-            return mx.array(multiply_by_expert(_host_stacks(arrays), host_array(x)[rows], slots, self._host))
+            return mx.array(multiply_by_expert(host_stacks(arrays), host_array(x)[rows], slots, self._host))
         chosen = x[mx.array(rows.astype(np.int32))]
         return compute_experts(arrays, chosen[:, None, :], mx.array(slots))[:, 0]
 
 
-def _mixed(shared: mx.array, mix: mx.array, routed: mx.array) -> mx.array:
-    """The shared output plus the weighted sum over k in routing order, float32: [T, 1, k] @ [T, k, hidden]."""
-    mixed = mx.addmm(shared.astype(mx.float32)[:, None], mix[:, None], routed.astype(mx.float32))
-    return mixed[:, 0].astype(shared.dtype)
+def host_stacks(arrays: ExpertArrays) -> tuple[HostMatrix, HostMatrix, HostMatrix]:
+    """The gate, up and down matrices of every place, for numpy."""
 
-
-def _host_stacks(arrays: ExpertArrays) -> tuple[HostMatrix, HostMatrix, HostMatrix]:
     def view(stack: Stack) -> HostMatrix:
         if isinstance(stack, QuantizedStack):
             return HostMatrix(stack.weight, stack.scales, stack.biases, bits=stack.bits, group_size=stack.group_size)

@@ -160,13 +160,17 @@ class NgramLayer:
         """
         rows = self._hash.rows(state.context, ids)
         distinct, inverse = np.unique(rows, return_inverse=True)
-        values = self._table.unpack(self.cache.fetch(distinct), self._dtype)
-        return values[mx.array(inverse.reshape(-1).astype(np.int32))].reshape(len(ids), -1)
+        return self._embed(self.cache.fetch(distinct), inverse.reshape(len(ids), -1))
+
+    def _embed(self, packed: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> mx.array:
+        """The rows at ``places`` [T, heads] of ``packed`` ones, side by side: [T, heads * row width]."""
+        values = self._table.unpack(packed, self._dtype)
+        return values[mx.array(places.reshape(-1).astype(np.int32))].reshape(len(places), -1)
 
     def __call__(
         self, streams: mx.array, ids: Ids, embeddings: mx.array, state: NgramState, *, start: int, record: bool
     ) -> mx.array:
-        """Advance ``state`` over ``ids`` [T] and return what is added to ``streams`` [T, streams, hidden]."""
+        """Advance ``state`` over ``ids`` [T] and return the new streams, [T, streams, hidden]."""
         tokens = streams.shape[0]
         keys, value = self._projections(embeddings)
         keys = self._key_norm(keys.reshape(streams.shape))
@@ -178,7 +182,7 @@ class NgramLayer:
         padded = mx.concatenate([state.window, normed.reshape(tokens, self._count * self._hidden)])
         convolved = causal_convolution(padded, self._kernel, dilation=self._dilation)
         self._advance(padded, ids, state, start=start, record=record)
-        return gated + convolved.reshape(streams.shape)
+        return streams + gated + convolved.reshape(streams.shape)
 
     def _advance(self, padded: mx.array, ids: Ids, state: NgramState, *, start: int, record: bool) -> None:
         kept = state.window.shape[0]

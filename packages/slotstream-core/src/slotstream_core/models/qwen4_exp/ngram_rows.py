@@ -18,6 +18,8 @@ import numpy.typing as npt
 from slotstream_core.checkpoint.floats import first_not_finite
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CheckpointDamaged, ExpertReadError
+from slotstream_core.native.matrices import BITS, GROUP_SIZES
+from slotstream_core.native.products import RecordLayout
 
 READ_LANES: Final = 8
 ROWS_PER_LANE: Final = 4
@@ -121,6 +123,17 @@ class NgramTable:
                     f"{name} holds a value that is not finite in row {int(rows[at] - self._starts[shards[at]]):,}; "
                     "download or convert the checkpoint again"
                 )
+
+    def record_layout(self) -> RecordLayout | None:
+        """How the compiled products see a packed row; None when it is not quantised or they do not take it."""
+        if self._bits not in BITS or self._group_size not in GROUP_SIZES or self._pieces[1].dtype == "F16":
+            return None
+        return RecordLayout(
+            columns=self._row_width,
+            bits=self._bits,
+            group_size=self._group_size,
+            bfloat16=self._pieces[1].dtype == "BF16",
+        )
 
     def unpack(self, packed: npt.NDArray[np.uint8], dtype: mx.Dtype) -> mx.array:
         """Values of packed rows [N, row_bytes] as [N, row_width]; quantised rows are rounded to bfloat16 first."""

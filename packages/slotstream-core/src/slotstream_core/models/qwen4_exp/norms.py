@@ -14,16 +14,20 @@ class RmsNorm:
         weight: [groups, dim], or [1, dim] for all groups alike, in the compute dtype.
         eps: Added to the mean square.
         composed: Write the norm out (CPU, float32) instead of calling the fused kernel.
+
+    Attributes:
+        plain_weight: As given.
     """
 
     def __init__(self, weight: mx.array, eps: float, *, composed: bool) -> None:
         dim = weight.shape[-1]
         self._eps = eps
         self._composed = composed
+        self.plain_weight = weight
         # sqrt(dim) turns the mean under the root into the plain sum; the leading 1 is the token axis
         self._weight = (weight * dim**0.5 if composed else weight)[None]
         self._sum_eps = mx.full((*self._weight.shape[:-1], 1), eps * dim)
-        mx.eval(self._weight, self._sum_eps)
+        mx.eval(self._weight, self._sum_eps, self.plain_weight)
 
     def __call__(self, x: mx.array) -> mx.array:
         """Normalise ``x`` [T, groups, dim]."""

@@ -3,12 +3,15 @@
 Only this module knows how a resident matrix is stored; layers see `Projection` and plain vectors.
 """
 
+import os
 from collections.abc import Sequence
 
 import mlx.core as mx
 
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.errors import BackendError
+from slotstream_core.models.qwen4_exp.eager.host import EagerHost
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, HostMatrix, HostThreads, host_array
 from slotstream_core.models.qwen4_exp.norms import RmsNorm
 
@@ -44,14 +47,15 @@ class Projection:
     def __call__(self, x: mx.array) -> mx.array:
         """Apply the map to ``x`` [..., in]; returns [..., out]."""
         if self.host is not None and x.ndim == 2 and x.shape[0] >= HOST_ROWS:
-            return mx.array(self._host_matrix().multiply(host_array(x), self.host))
+            return mx.array(self.host_matrix().multiply(host_array(x), self.host))
         if self.scales is None:
             return x @ self._transposed
         return mx.quantized_matmul(
             x, self.weight, scales=self.scales, biases=self.biases, group_size=self.group_size, bits=self.bits
         )
 
-    def _host_matrix(self) -> HostMatrix:
+    def host_matrix(self) -> HostMatrix:
+        """The same matrix for numpy."""
         if self._host_view is None:
             self._host_view = HostMatrix(
                 self.weight, self.scales, self.biases, bits=self.bits, group_size=self.group_size
@@ -112,15 +116,19 @@ def _concatenate(group: list[Projection]) -> Projection:
 
 
 class FusedProjection:
-    """Several linear maps of one input, computed with as few products as their storage allows."""
+    """Several linear maps of one input, computed with as few products as their storage allows.
+
+    Attributes:
+        groups: The products, each with the output widths of the maps it serves, in order.
+    """
 
     def __init__(self, parts: Sequence[Projection]) -> None:
-        self._groups = stack_projections(parts)
+        self.groups = stack_projections(parts)
 
     def __call__(self, x: mx.array) -> list[mx.array]:
         """Outputs of every map for ``x`` [..., in], in the order the maps were given."""
         outputs: list[mx.array] = []
-        for projection, widths in self._groups:
+        for projection, widths in self.groups:
             y = projection(x)
             start = 0
             for width in widths:
@@ -139,13 +147,25 @@ class WeightReader:
     Attributes:
         compute_dtype: Dtype of activations and of everything read by default.
         host: Where products of many rows run when the host computes, else None; norms are written out then.
+        eager: What eager layers compute with; None where MLX computes.
     """
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         self._checkpoint = checkpoint
         self.host = HostThreads() if backend.kind == "cpu" else None
         self._one_group_is_wrong = backend.kind == "cuda"
+        self.eager = None if self.host is None else EagerHost.load(self.host, os.environ)
         self.compute_dtype = backend.compute_dtype
+
+    def eager_host(self) -> EagerHost:
+        """Return `eager`.
+
+        Raises:
+            BackendError: There is none.
+        """
+        if self.eager is None:
+            raise BackendError("the compiled products are not loaded; build the layers of MLX instead")
+        return self.eager
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint holds a tensor of this full name."""

@@ -11,10 +11,15 @@ from slotstream_core.checkpoint.config import Qwen4ExpConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Angles:
-    """Cosines and sines of some positions, each [positions, 1, rotary_dim / 2] in the compute dtype."""
+    """Cosines and sines of some positions, each [positions, 1, rotary_dim / 2] in the compute dtype.
+
+    ``host_cos`` and ``host_sin`` are the same in float32 for numpy, [positions, rotary_dim / 2].
+    """
 
     cos: mx.array
     sin: mx.array
+    host_cos: npt.NDArray[np.float32]
+    host_sin: npt.NDArray[np.float32]
 
 
 class RotaryEmbedding:
@@ -37,10 +42,13 @@ class RotaryEmbedding:
     def angles(self, positions: npt.NDArray[np.int64]) -> Angles:
         """Angles of ``positions``, [T] or [3, T] (time, height, width)."""
         axes = np.broadcast_to(positions, (3, positions.shape[-1])).astype(np.float32)
-        turns = axes[self._axis_of].T * self._frequencies
+        turns = np.ascontiguousarray(axes[self._axis_of].T) * self._frequencies
+        cos, sin = np.cos(turns), np.sin(turns)
         return Angles(
-            cos=mx.array(np.cos(turns)[:, None]).astype(self._dtype),
-            sin=mx.array(np.sin(turns)[:, None]).astype(self._dtype),
+            cos=mx.array(cos[:, None]).astype(self._dtype),
+            sin=mx.array(sin[:, None]).astype(self._dtype),
+            host_cos=cos,
+            host_sin=sin,
         )
 
     def pass_angles(self, start: int, tokens: int, ratio: int) -> tuple[Angles, Angles | None]:

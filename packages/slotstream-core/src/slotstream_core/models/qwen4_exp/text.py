@@ -20,10 +20,10 @@ from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAtt
 from slotstream_core.models.qwen4_exp.draft import DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
-from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer, inject
-from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch, pass_leases
-from slotstream_core.models.qwen4_exp.ngram import NgramLayer, NgramState
+from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, pass_leases
+from slotstream_core.models.qwen4_exp.ngram import NgramState
 from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
+from slotstream_core.models.qwen4_exp.parts import layer_parts
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.reading import SWEEP_ROWS, ForwardResult, PassesRead, Snapshots
 from slotstream_core.models.qwen4_exp.rotary import Angles, RotaryEmbedding
@@ -72,15 +72,16 @@ class DecoderLayer:
     def __init__(
         self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts
     ) -> None:
+        parts = layer_parts(weights)
         self._mixer: GatedDeltaLayer | SparseAttention
         self._layer = layer
         if kind == "linear_attention":
-            self._mixer = GatedDeltaLayer(weights, f"{prefix}.linear_attn", config)
+            self._mixer = parts.delta(weights, f"{prefix}.linear_attn", config)
         else:
-            self._mixer = SparseAttention(weights, f"{prefix}.self_attn", config)
-        self._attention_streams = HyperConnection(weights, f"{prefix}.attn_hyper_connection", config)
-        self._expert_streams = HyperConnection(weights, f"{prefix}.mlp_hyper_connection", config)
-        self.experts = ExpertLayer(weights, f"{prefix}.mlp", config, layer=layer, experts=experts)
+            self._mixer = parts.attention(weights, f"{prefix}.self_attn", config)
+        self._attention_streams = parts.streams(weights, f"{prefix}.attn_hyper_connection", config)
+        self._expert_streams = parts.streams(weights, f"{prefix}.mlp_hyper_connection", config)
+        self.experts = parts.experts(weights, f"{prefix}.mlp", config, layer=layer, experts=experts)
 
     def new_state(self) -> DeltaState | AttentionState:
         """The state before the first token."""
@@ -104,7 +105,11 @@ class DecoderLayer:
     ) -> mx.array:
         """Advance ``state`` and return the new streams, [T, streams, hidden]."""
         streams, x, injection = self.attend(streams, state, positions, watch)
-        return inject(streams, self.experts(x, leases, watch), injection)
+        return self.take_in(streams, self.experts(x, leases, watch), injection)
+
+    def take_in(self, streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:
+        """The streams after the experts' ``output`` [T, hidden]; ``injection`` is what `attend` returned."""
+        return self._expert_streams.inject(streams, output, injection)
 
     def attend(
         self, streams: mx.array, state: LayerState, positions: PassPositions, watch: PassWatch | None = None
@@ -121,7 +126,7 @@ class DecoderLayer:
             )
         else:
             raise StateError(f"a {type(state).__name__} was passed to a {type(self._mixer).__name__}")
-        streams = inject(streams, y, injection)
+        streams = self._attention_streams.inject(streams, y, injection)
         if watch is not None:
             watch.attended(self._layer, streams)
         x, injection = self._expert_streams.read(streams)
@@ -160,17 +165,19 @@ class Qwen4ExpModel:
         self.config = config
         self._dtype = backend.compute_dtype
         self._host = weights.host
+        self._eager = weights.eager
         self._key = f"qwen4_exp {checkpoint.directory}{'' if draft_experts is None else ' with its draft head'}"
         self._experts = experts
         self._lanes = ThreadPoolExecutor(READ_LANES, thread_name_prefix="ngram-rows")
-        self._embedding = weights.projection(f"{TEXT_PREFIX}.embed_tokens")
+        parts = layer_parts(weights)
+        self._embedding = parts.embedding(weights, f"{TEXT_PREFIX}.embed_tokens", config.hc_count)
         self._rotary = RotaryEmbedding(config, backend.compute_dtype)
         self._layers = [
             DecoderLayer(weights, f"{TEXT_PREFIX}.layers.{index}", config, kind=kind, layer=index, experts=experts)
             for index, kind in enumerate(config.layer_types)
         ]
         self._ngrams = {
-            layer: NgramLayer(
+            layer: parts.ngram(
                 checkpoint,
                 weights,
                 f"{TEXT_PREFIX}.layers.{layer}.ple",
@@ -181,8 +188,8 @@ class Qwen4ExpModel:
             )
             for index, layer in enumerate(config.ple_layers)
         }
-        self._mixer = StreamMixer(weights, f"{TEXT_PREFIX}.hyper_connection_mixer", config)
-        self._head = weights.projection(HEAD_MODULE)
+        self._mixer = parts.mixer(weights, f"{TEXT_PREFIX}.hyper_connection_mixer", config)
+        self._head = parts.head(weights, HEAD_MODULE)
         self._forecasts: Forecasts | None = None
         self.draft_head = (
             DraftHead(
@@ -208,6 +215,8 @@ class Qwen4ExpModel:
         self._lanes.shutdown()
         if self._host is not None:
             self._host.close()
+        if self._eager is not None:
+            self._eager.close()
 
     def look_ahead(self, forecasts: Forecasts) -> None:
         """Read experts ahead in decode passes from now on; see `slotstream_core.models.qwen4_exp.forecasting`."""
@@ -336,7 +345,7 @@ class Qwen4ExpModel:
             self._positions(end - len(tokens), len(tokens), record=False)
             for end, tokens in zip(ends, passes, strict=True)
         ]
-        streams = [self._embed(tokens) for tokens in passes]
+        streams = [self._embedding(tokens) for tokens in passes]
         snapshots = Snapshots(keep, len(state.layers))
         with sweep:
             for index in range(len(self._layers)):
@@ -374,18 +383,18 @@ class Qwen4ExpModel:
             before = streams[number]
             if index in self._ngrams:
                 part = len(self._layers) + list(self._ngrams).index(index)
-                before = before + self._embed_ngrams(index, before, tokens, state.layers[part], position.start)
+                before = self._add_ngrams(index, before, tokens, state.layers[part], position.start)
                 snapshots.note(number, part, state.layers[part])
             attended.append(layer.attend(before, own, position))
             mx.eval(attended[-1], *own.arrays())  # one pass's workspace at a time
             snapshots.note(number, index, own)
         outputs = layer.experts.sweep([x for _, x, _ in attended], sweep)
-        after = [inject(part, y, injection) for (part, _, injection), y in zip(attended, outputs, strict=True)]
+        after = [layer.take_in(part, y, injection) for (part, _, injection), y in zip(attended, outputs, strict=True)]
         mx.eval(after)
         return after
 
-    def _embed_ngrams(self, index: int, streams: mx.array, tokens: Ids, state: LayerState, start: int) -> mx.array:
-        """What the n-gram part of a layer adds to the streams of a pass; advances its state."""
+    def _add_ngrams(self, index: int, streams: mx.array, tokens: Ids, state: LayerState, start: int) -> mx.array:
+        """The streams of a pass after the n-gram part of a layer; advances its state."""
         if not isinstance(state, NgramState):
             raise StateError(f"a {type(state).__name__} was passed to the n-gram part of layer {index}")
         ngram = self._ngrams[index]
@@ -411,11 +420,11 @@ class Qwen4ExpModel:
         if decode and watch is None and self._forecasts is not None:
             ahead = self._forecasts.watching(len(tokens))
         with pass_leases() as leases, self._plain_blas(), ahead as watch:
-            streams = self._embed(tokens)
+            streams = self._embedding(tokens)
             for index, layer in enumerate(self._layers):
                 if index in ngrams:
                     embeddings, ngram_state = ngrams[index]
-                    streams = streams + self._ngrams[index](
+                    streams = self._ngrams[index](
                         streams, tokens, embeddings, ngram_state, start=positions.start, record=record
                     )
                 streams = layer(streams, state.layers[index], positions, leases, watch)
@@ -469,11 +478,6 @@ class Qwen4ExpModel:
         angles, block_angles = self._rotary.pass_angles(start, tokens, self.config.indexer_compress_ratio)
         return PassPositions(start=start, angles=angles, block_angles=block_angles, record=record)
 
-    def _embed(self, tokens: Ids) -> mx.array:
-        rows = self._embedding.rows(mx.array(tokens.astype(np.int32)))
-        shape = (len(tokens), self.config.hc_count, self.config.hidden_size)
-        return mx.broadcast_to(rows[:, None, :], shape)
-
     def _look_up(self, tokens: Ids, state: SequenceState) -> dict[int, tuple[mx.array, NgramState]]:
         """By layer with an n-gram part: the rows of ``tokens``, read before anything is computed, and its state."""
         found: dict[int, tuple[mx.array, NgramState]] = {}
@@ -486,7 +490,7 @@ class Qwen4ExpModel:
 
     def _logits(self, streams: mx.array) -> mx.array:
         mixed, _ = self._mixer.mix(streams)
-        return self._head(mixed).astype(mx.float32)
+        return self._head(mixed)
 
 
 def _draft_state(state: SequenceState) -> DraftState:

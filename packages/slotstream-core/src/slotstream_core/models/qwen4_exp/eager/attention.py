@@ -1,0 +1,201 @@
+"""`SparseAttention` and its `Selector`, computed at once."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core import _native as pieces
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.models.qwen4_exp.attention import CACHE_STEP_TOKENS, AttentionState, SparseAttention
+from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, rows_of
+from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
+from slotstream_core.models.qwen4_exp.host_products import Floats
+from slotstream_core.models.qwen4_exp.indexer import BLOCK_STEP, IndexState, Selector
+from slotstream_core.models.qwen4_exp.projections import WeightReader
+from slotstream_core.models.qwen4_exp.rotary import Angles
+from slotstream_core.models.qwen4_exp.tied_blocks import select_largest
+
+
+def written(cache: mx.array, private: mx.array | None, rows: Floats, start: int, *, axis: int, step: int) -> mx.array:
+    """Return ``cache`` with ``rows`` written from ``start`` along ``axis``.
+
+    In place when ``cache`` is ``private`` and long enough, else in a copy, grown by whole steps.
+    """
+    end = start + rows.shape[axis]
+    if cache is not private or end > cache.shape[axis]:
+        shape = list(cache.shape)
+        shape[axis] = max(shape[axis], -(-end // step) * step)
+        fresh = mx.zeros(shape, mx.float32)
+        mx.eval(fresh)
+        old: tuple[slice, ...] = (slice(None),) * axis + (slice(0, start),)
+        np.asarray(fresh)[old] = np.asarray(cache)[old]
+        cache = fresh
+    place: tuple[slice, ...] = (slice(None),) * axis + (slice(start, end),)
+    np.asarray(cache)[place] = rows
+    return cache
+
+
+class EagerAttention(SparseAttention):
+    """See `SparseAttention`."""
+
+    def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
+        super().__init__(weights, prefix, config)
+        self._eager = weights.eager_host()
+        self._eps = config.rms_norm_eps
+        self._input_maps = EagerMaps(self._inputs, self._eager)
+        self._output_map = EagerMap(self._output, self._eager)
+        norms = np.array(self._norm.plain_weight)
+        self._q_weight, self._k_weight = norms[0].copy(), norms[-1].copy()
+        self._blocks = EagerSelector(weights, f"{prefix}.indexer", config)
+        self._selector = self._blocks
+
+    def __call__(
+        self,
+        x: mx.array,
+        state: AttentionState,
+        *,
+        angles: Angles,
+        block_angles: Angles | None,
+        record: bool,
+        queries: int | None = None,
+    ) -> mx.array:
+        """See `SparseAttention.__call__`."""
+        query_gate, k, v, index_qk = self._input_maps(rows_of(x))
+        tokens, heads, dim = len(k), self._heads, self._dim
+        keys = np.empty((tokens, self._kv_heads * dim), np.float32)
+        pieces.norm_rotate(k, dim, self._k_weight, angles.host_cos, angles.host_sin, self._eps, keys)
+        self._append(state, keys, v)
+        scores = self._blocks.score(index_qk, state.index, angles=angles, block_angles=block_angles, record=record)
+        first = 0 if queries is None else tokens - queries
+        if first == tokens:
+            return mx.zeros((0, x.shape[1]), mx.float32)
+        query_gate, scores = query_gate[first:], None if scores is None else scores[first:]
+        q = np.empty((len(query_gate), heads * dim), np.float32)
+        cos, sin = angles.host_cos[first:], angles.host_sin[first:]
+        pieces.norm_rotate(query_gate, 2 * dim, self._q_weight, cos, sin, self._eps, q)
+        attended = self._attend_rows(q, state, scores) if len(q) <= NATIVE_ROWS else self._attend_many(q, state, scores)
+        heads_out = attended.reshape(len(q) * heads, dim)
+        pieces.gate(heads_out, query_gate.reshape(len(q) * heads, 2 * dim)[:, dim:], heads_out)
+        return mx.array(self._output_map(attended))
+
+    def _append(self, state: AttentionState, keys: Floats, values: Floats) -> None:
+        shape = (len(keys), self._kv_heads, self._dim)
+        for name, rows in (("keys", keys), ("values", values)):
+            cache = written(
+                getattr(state, name),
+                state.private.get(name),
+                rows.reshape(shape).swapaxes(0, 1),
+                state.length,
+                axis=1,
+                step=CACHE_STEP_TOKENS,
+            )
+            setattr(state, name, cache)
+            state.private[name] = cache
+        state.length += len(keys)
+
+    def _attend_rows(self, q: Floats, state: AttentionState, scores: Floats | None) -> Floats:
+        """One row after another; [T, heads * dim]."""
+        keys, values = np.asarray(state.keys), np.asarray(state.values)
+        out = np.empty(q.shape, np.float32)
+        for t, row in enumerate(q):
+            position = state.length - len(q) + t
+            chosen = None if scores is None else self._blocks.keys_of(scores[t], position=position)
+            count = position + 1 if chosen is None else len(chosen)
+            scratch = np.empty(self._heads * count, np.float32)
+
+            def part(
+                first: int,
+                last: int,
+                row: Floats = row,
+                chosen: npt.NDArray[np.int32] | None = chosen,
+                count: int = count,
+                scratch: Floats = scratch,
+                t: int = t,
+            ) -> None:
+                pieces.attend(
+                    row,
+                    keys,
+                    values,
+                    self._kv_heads,
+                    self._dim,
+                    count,
+                    chosen,
+                    self._dim**-0.5,
+                    scratch,
+                    first,
+                    last,
+                    out[t],
+                )
+
+            self._eager.run_parts(part, self._heads, values=2 * self._heads * count * self._dim)
+        return out
+
+    def _attend_many(self, q: Floats, state: AttentionState, scores: Floats | None) -> Floats:
+        """With dense products over all rows at once; [T, heads * dim]."""
+        tokens, end = len(q), state.length
+        queries = mx.array(q.reshape(tokens, self._heads, self._dim).swapaxes(0, 1))
+        keys, values = state.keys[:, :end], state.values[:, :end]
+        if scores is None:
+            attended = self._attend_all(queries, keys, values)
+        else:
+            attended = self._attend_masked(queries, keys, values, mx.array(scores))
+        return np.ascontiguousarray(np.asarray(attended).swapaxes(0, 1)).reshape(tokens, -1)
+
+
+class EagerSelector(Selector):
+    """See `Selector`."""
+
+    def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
+        super().__init__(weights, prefix, config)
+        self._eps = config.rms_norm_eps
+        self._q_weight = np.array(self._q_norm.plain_weight).reshape(-1)
+        self._k_weight = np.array(self._k_norm.plain_weight).reshape(-1)
+
+    def score(
+        self, qk: Floats, state: IndexState, *, angles: Angles, block_angles: Angles | None, record: bool
+    ) -> Floats | None:
+        """See `Selector.score_blocks`."""
+        done = state.length // self._ratio
+        width = self._heads * self._dim
+        raw = np.concatenate([np.asarray(state.tail), qk[:, width:]])
+        fresh = len(raw) // self._ratio
+        if fresh and block_angles is not None:
+            pooled = raw[: fresh * self._ratio].reshape(fresh, self._ratio, self._dim).mean(axis=1)
+            keys = self._rotated(pooled, self._k_weight, block_angles)
+            state.blocks = written(state.blocks, state.private, keys, done, axis=0, step=BLOCK_STEP)
+            state.private = state.blocks
+        state.tail = mx.array(raw[fresh * self._ratio :])
+        state.recorded = mx.array(raw) if record else None
+        state.recorded_from = done * self._ratio
+        state.length += len(qk)
+        blocks = done + fresh
+        if blocks <= self._best:
+            return None
+        q = self._rotated(qk[:, :width], self._q_weight, angles).reshape(len(qk), self._heads, self._dim)
+        keys_t = np.asarray(state.blocks)[:blocks].T
+        scores = np.empty((len(qk), blocks), np.float32)
+        for row, out in zip(q, scores, strict=True):  # a product a row: its bits do not depend on the other rows
+            np.sum(np.maximum(row @ keys_t, 0.0), axis=0, out=out)
+        scores *= np.float32(self._dim**-0.5)
+        return scores
+
+    def _rotated(self, x: Floats, weight: Floats, angles: Angles) -> Floats:
+        out = np.empty(x.shape, np.float32)
+        pieces.norm_rotate(x, self._dim, weight, angles.host_cos, angles.host_sin, self._eps, out)
+        return out
+
+    def keys_of(self, scores: Floats, *, position: int) -> npt.NDArray[np.int32] | None:
+        """The keys that a token at ``position`` sees, ascending, for its ``scores`` [blocks]; None for all of them."""
+        complete = (position + 1) // self._ratio
+        if complete <= self._best:
+            return None
+        visible = scores[:complete]
+        worst = np.partition(visible, complete - self._best)[complete - self._best]
+        chosen = np.flatnonzero(visible >= worst)
+        if len(chosen) > self._best:
+            chosen = np.array(select_largest(visible.tolist(), self._best))
+        tokens = (chosen[:, None] * self._ratio + np.arange(self._ratio)).reshape(-1)
+        rest = np.arange(complete * self._ratio, position + 1)
+        return np.concatenate([tokens, rest]).astype(np.int32)

@@ -1,0 +1,87 @@
+"""`GatedDeltaLayer`, computed at once. Tokens run one after another, also in long passes."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from slotstream_core import _native as pieces
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.models.qwen4_exp.eager.host import rows_of
+from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
+from slotstream_core.models.qwen4_exp.gated_delta import KEY_EPS, DeltaState, GatedDeltaLayer
+from slotstream_core.models.qwen4_exp.host_products import Floats
+from slotstream_core.models.qwen4_exp.projections import WeightReader
+
+
+class EagerGatedDelta(GatedDeltaLayer):
+    """See `GatedDeltaLayer`."""
+
+    def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
+        super().__init__(weights, prefix, config)
+        self._eager = weights.eager_host()
+        self._input_maps = EagerMaps(self._inputs, self._eager)
+        self._output_map = EagerMap(self._output, self._eager)
+        self._taps = np.ascontiguousarray(np.asarray(self._kernel))
+        self._rates = np.array(self._rate).reshape(-1)
+        self._steps = np.array(self._dt_bias).reshape(-1)
+        self._norm_weight = np.array(self._norm.plain_weight).reshape(-1)
+
+    def __call__(self, x: mx.array, state: DeltaState, *, start: int, record: bool) -> mx.array:
+        """See `GatedDeltaLayer.__call__`."""
+        mixed, gate, step, decay = self._input_maps(rows_of(x))
+        tokens = len(mixed)
+        window = np.asarray(state.window)
+        convolved = np.empty((tokens, self._taps.shape[1]), np.float32)
+        pieces.convolve(window, mixed, self._taps, 1, convolved)
+        padded = np.concatenate([window, mixed])
+        output = np.empty((tokens, self._value_heads * self._value_dim), np.float32)
+        state.recorded = []
+        inputs = (convolved, gate, step, decay)
+        if record:
+            self._advance_recorded(inputs, padded, state, output)
+            state.recorded_from = start
+        else:
+            self._advance(inputs, self._writable_memory(state), output)
+        state.window = mx.array(padded[tokens:])
+        return mx.array(self._output_map(output))
+
+    def _writable_memory(self, state: DeltaState) -> Floats:
+        """The memory of ``state``, copied first if anything else refers to it."""
+        if state.private is not state.memory:
+            state.memory = state.private = mx.array(np.asarray(state.memory))
+        return np.asarray(state.memory)
+
+    def _advance(self, inputs: tuple[Floats, Floats, Floats, Floats], memory: Floats, output: Floats) -> None:
+        def heads(first: int, last: int) -> None:
+            pieces.delta(
+                *inputs,
+                self._rates,
+                self._steps,
+                self._norm_weight,
+                memory,
+                self._key_heads,
+                self._key_dim,
+                self._eps,
+                KEY_EPS,
+                int(self._silu_gate),
+                first,
+                last,
+                output,
+            )
+
+        self._eager.run_parts(heads, self._value_heads, values=memory.size * len(output))
+
+    def _advance_recorded(
+        self, inputs: tuple[Floats, Floats, Floats, Floats], padded: Floats, state: DeltaState, output: Floats
+    ) -> None:
+        """As `_advance`, a token at a time, keeping window and memory of every position."""
+        kept = len(padded) - len(output)
+        state.recorded = [(state.window, state.memory)]
+        state.private = None
+        for t in range(len(output)):
+            row = slice(t, t + 1)
+            state.memory = mx.array(np.asarray(state.memory))
+            convolved, gate, step, decay = inputs
+            self._advance((convolved[row], gate[row], step[row], decay[row]), np.asarray(state.memory), output[row])
+            state.recorded.append((mx.array(padded[t + 1 : t + 1 + kept]), state.memory))

@@ -1,0 +1,139 @@
+"""`ExpertLayer`, computed at once."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core import _native
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack, Stack
+from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost, MatrixView, rows_of
+from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
+from slotstream_core.models.qwen4_exp.host_products import Floats, multiply_by_expert
+from slotstream_core.models.qwen4_exp.moe import ExpertLayer, host_stacks
+from slotstream_core.models.qwen4_exp.projections import WeightReader
+
+Slots = npt.NDArray[np.int32]
+Views = tuple[MatrixView, MatrixView, MatrixView]
+
+
+class EagerShared:
+    """The shared expert's part of one call; computed when started, while routed experts are still read."""
+
+    def __init__(self, layer: EagerExpertLayer, x: Floats) -> None:
+        self._layer = layer
+        self._x = x
+        self._parts: tuple[Floats, Floats] | None = None
+
+    def start(self) -> None:
+        """See `SharedRun.start`."""
+        self._parts = self._layer.shared_parts(self._x)
+
+    def finish(self) -> None:
+        """See `SharedRun.finish`."""
+        self.start()
+
+    def join(self, mix: mx.array, routed: mx.array) -> mx.array:
+        """See `SharedRun.join`."""
+        shared, gate = self._parts or self._layer.shared_parts(self._x)
+        out = np.empty(shared.shape, np.float32)
+        _native.combine(shared, gate, np.asarray(mix), np.asarray(routed).reshape(-1, shared.shape[1]), out)
+        return mx.array(out)
+
+
+class EagerExpertLayer(ExpertLayer):
+    """See `ExpertLayer`."""
+
+    def __init__(
+        self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, layer: int, experts: Experts
+    ) -> None:
+        super().__init__(weights, prefix, config, layer=layer, experts=experts)
+        host = weights.eager_host()
+        self._eager = host
+        self._router_map = EagerMap(self._router, host)
+        self._shared_maps = EagerMaps(self._shared_inputs, host)
+        self._shared_down_map = EagerMap(self._shared_down, host)
+        self._shared_gate_map = EagerMap(self._shared_gate, host)
+        self._seen: tuple[ExpertArrays, Views | None] | None = None
+
+    def route(self, x: mx.array) -> tuple[mx.array, mx.array]:
+        """See `ExpertLayer.route`; best experts first."""
+        logits = self._router_map(rows_of(x))
+        ids = np.empty((len(logits), self._top), np.int32)
+        mix = np.empty(ids.shape, np.float32)
+        _native.route(logits, int(self._normalise), ids, mix)
+        return mx.array(ids), mx.array(mix)
+
+    def router_logits(self, x: mx.array) -> mx.array:
+        """See `ExpertLayer.router_logits`."""
+        return mx.array(self._router_map(rows_of(x)))
+
+    def _shared(self, x: mx.array) -> EagerShared:
+        return EagerShared(self, rows_of(x))
+
+    def shared_parts(self, x: Floats) -> tuple[Floats, Floats]:
+        """The shared expert's output [T, hidden] for ``x`` and its raw gate [T, 1]."""
+        gate, up = self._shared_maps(x)
+        inner = np.empty(gate.shape, np.float32)
+        _native.silu_multiply(gate, up, inner)
+        return self._shared_down_map(inner), self._shared_gate_map(x)
+
+    def _take_places(self, places: mx.array, ids: mx.array) -> mx.array:
+        return mx.array(np.asarray(places)[np.asarray(ids)])
+
+    def _compute(self, x: mx.array, slots: mx.array) -> mx.array:
+        arrays = self._experts.arrays(self._layer)
+        views = self._views(arrays)
+        if views is None:
+            return super()._compute(x, slots)
+        places, rows = np.asarray(slots), rows_of(x)
+        if len(rows) > NATIVE_ROWS and np.bincount(places.reshape(-1)).max() > NATIVE_ROWS:
+            flat = places.reshape(-1)
+            outputs = self._mixed_pairs(arrays, views, np.repeat(rows, self._top, axis=0), flat)
+            return mx.array(outputs.reshape(*places.shape, -1))
+        return mx.array(self._packed(views, rows, places))
+
+    def _compute_pairs(self, x: mx.array, rows: npt.NDArray[np.integer], slots: Slots) -> mx.array:
+        arrays = self._experts.arrays(self._layer)
+        views = self._views(arrays)
+        if views is None:
+            return super()._compute_pairs(x, rows, slots)
+        return mx.array(self._mixed_pairs(arrays, views, rows_of(x)[rows], slots))
+
+    def _packed(self, views: Views, x: Floats, slots: Slots) -> Floats:
+        """Outputs [rows, k, hidden] of the experts in ``slots`` [rows, k] on ``x`` [rows, hidden]."""
+        gate, up, down = views
+        out = np.empty((slots.size, x.shape[1]), np.float32)
+        _native.experts(self._eager.handle, gate.handle, up.handle, down.handle, x, slots, out)
+        return out.reshape(*slots.shape, -1)
+
+    def _mixed_pairs(self, arrays: ExpertArrays, views: Views, pairs: Floats, slots: Slots) -> Floats:
+        """Outputs [pairs, hidden]; an expert with many rows is unpacked, the others stay packed."""
+        many = np.bincount(slots)[slots] > NATIVE_ROWS
+        few = ~many
+        outputs = np.empty(pairs.shape, np.float32)
+        if few.any():
+            outputs[few] = self._packed(views, pairs[few], slots[few, None])[:, 0]
+        if many.any():
+            outputs[many] = multiply_by_expert(host_stacks(arrays), pairs[many], slots[many], self._eager.threads)
+        return outputs
+
+    def _views(self, arrays: ExpertArrays) -> Views | None:
+        """The places as the compiled products see them; the arrays change when the pool is resized."""
+        if self._seen is None or self._seen[0] is not arrays:
+            self._seen = (arrays, view_experts(self._eager, arrays))
+        return self._seen[1]
+
+
+def view_experts(host: EagerHost, arrays: ExpertArrays) -> Views | None:
+    """View the three stacks; None when the compiled products do not take one of them."""
+
+    def view(stack: Stack) -> MatrixView | None:
+        if isinstance(stack, QuantizedStack):
+            return host.view(stack.weight, stack.scales, stack.biases, bits=stack.bits, group_size=stack.group_size)
+        return host.view(stack.weight, None, None, bits=0, group_size=0)
+
+    gate, up, down = view(arrays.gate), view(arrays.up), view(arrays.down)
+    return None if gate is None or up is None or down is None else (gate, up, down)

@@ -1,0 +1,69 @@
+"""`NgramLayer`, computed at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core import _native as pieces
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.models.qwen4_exp.eager.host import rows_of
+from slotstream_core.models.qwen4_exp.eager.products import EagerMaps
+from slotstream_core.models.qwen4_exp.host_products import Floats
+from slotstream_core.models.qwen4_exp.ngram import Ids, NgramLayer, NgramState
+from slotstream_core.models.qwen4_exp.projections import WeightReader
+
+
+class EagerNgram(NgramLayer):
+    """See `NgramLayer`."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        weights: WeightReader,
+        prefix: str,
+        config: Qwen4ExpConfig,
+        *,
+        index: int,
+        cache_bytes: int,
+        lanes: ThreadPoolExecutor,
+    ) -> None:
+        super().__init__(checkpoint, weights, prefix, config, index=index, cache_bytes=cache_bytes, lanes=lanes)
+        self._eager = weights.eager_host()
+        self._eps = config.rms_norm_eps
+        self._record = self._table.record_layout()
+        self._maps = EagerMaps(self._projections, self._eager)
+        self._taps = np.ascontiguousarray(np.asarray(self._kernel))
+        self._key_weight, self._query_weight, self._conv_weight = (
+            np.array(norm.plain_weight).reshape(-1) for norm in (self._key_norm, self._query_norm, self._conv_norm)
+        )
+
+    def __call__(
+        self, streams: mx.array, ids: Ids, embeddings: mx.array, state: NgramState, *, start: int, record: bool
+    ) -> mx.array:
+        """See `NgramLayer.__call__`."""
+        keys, value = self._maps(rows_of(embeddings))
+        flat = rows_of(streams)
+        gated = np.empty(flat.shape, np.float32)
+        pieces.ngram_gate(self._normed(keys, self._key_weight), self._normed(flat, self._query_weight), value, gated)
+        window = np.asarray(state.window)
+        normed = self._normed(gated, self._conv_weight)
+        convolved = np.empty(flat.shape, np.float32)
+        pieces.convolve(window, normed, self._taps, self._dilation, convolved)
+        self._advance(mx.array(np.concatenate([window, normed])), ids, state, start=start, record=record)
+        return mx.array((flat + gated + convolved).reshape(streams.shape))
+
+    def _embed(self, packed: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> mx.array:
+        if self._record is None:
+            return super()._embed(packed, places)
+        values = self._eager.library.unpack_records(packed, self._record, round_to_bfloat16=True)
+        return mx.array(values[places].reshape(len(places), -1))
+
+    def _normed(self, x: Floats, weight: Floats) -> Floats:
+        out = np.empty(x.shape, np.float32)
+        pieces.rms_norm(x, weight, self._count, self._eps, out)
+        return out

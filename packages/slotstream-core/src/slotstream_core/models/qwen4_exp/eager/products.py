@@ -1,0 +1,70 @@
+"""Linear maps of eager layers: packed weights for few rows, unpacked ones and a dense product for many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core import _native
+from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost
+from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, Floats
+from slotstream_core.models.qwen4_exp.projections import FusedProjection, Projection
+
+
+class EagerMap:
+    """A `Projection` on numpy rows; shares its arrays.
+
+    A row's result has the same bits whatever other rows are in the call, up to `NATIVE_ROWS` of them.
+    """
+
+    def __init__(self, projection: Projection, host: EagerHost) -> None:
+        self._projection = projection
+        self._host = host
+        self._matrix = host.view(
+            projection.weight,
+            projection.scales,
+            projection.biases,
+            bits=projection.bits,
+            group_size=projection.group_size,
+        )
+        self._out = projection.out_features
+
+    def __call__(self, x: Floats) -> Floats:
+        """Apply the map to ``x`` [rows, in], contiguous; returns [rows, out]."""
+        rows = len(x)
+        if self._matrix is not None and rows <= NATIVE_ROWS:
+            out = np.empty((rows, self._out), np.float32)
+            _native.multiply(self._host.handle, self._matrix.handle, x, out)
+            return out
+        if rows >= HOST_ROWS:
+            return self._projection.host_matrix().multiply(x, self._host.threads)
+        return np.asarray(self._projection(mx.array(x)))
+
+    def rows(self, ids: npt.NDArray[np.int64]) -> Floats:
+        """The rows ``ids`` [T] of the matrix, [T, in]."""
+        if self._matrix is None:
+            return np.asarray(self._projection.rows(mx.array(ids.astype(np.int32))))
+        return self._host.library.unpack_rows(self._matrix.matrix, ids)
+
+
+class EagerMaps:
+    """A `FusedProjection` on numpy rows: several maps of one input."""
+
+    def __init__(self, fused: FusedProjection, host: EagerHost) -> None:
+        self._groups: Sequence[tuple[EagerMap, list[int]]] = [
+            (EagerMap(projection, host), widths) for projection, widths in fused.groups
+        ]
+
+    def __call__(self, x: Floats) -> list[Floats]:
+        """Outputs of every map for ``x`` [rows, in]; views [rows, out] whose rows may lie apart."""
+        outputs: list[Floats] = []
+        for matrix, widths in self._groups:
+            y = matrix(x)
+            start = 0
+            for width in widths:
+                outputs.append(y[:, start : start + width] if len(widths) > 1 else y)
+                start += width
+        return outputs

@@ -1,0 +1,51 @@
+"""Which classes compute a layer: MLX's operations, or compiled ones on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slotstream_core.models.qwen4_exp.attention import SparseAttention
+from slotstream_core.models.qwen4_exp.gated_delta import GatedDeltaLayer
+from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer
+from slotstream_core.models.qwen4_exp.moe import ExpertLayer
+from slotstream_core.models.qwen4_exp.ngram import NgramLayer
+from slotstream_core.models.qwen4_exp.projections import WeightReader
+from slotstream_core.models.qwen4_exp.vocabulary import Embedding, OutputHead
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerParts:
+    """The classes a model is built from; all take and return MLX arrays and share their states' classes."""
+
+    attention: type[SparseAttention] = SparseAttention
+    delta: type[GatedDeltaLayer] = GatedDeltaLayer
+    embedding: type[Embedding] = Embedding
+    experts: type[ExpertLayer] = ExpertLayer
+    head: type[OutputHead] = OutputHead
+    mixer: type[StreamMixer] = StreamMixer
+    ngram: type[NgramLayer] = NgramLayer
+    streams: type[HyperConnection] = HyperConnection
+
+
+def layer_parts(weights: WeightReader) -> LayerParts:
+    """The eager classes where the compiled products are there, else those of MLX."""
+    if weights.eager is None:
+        return LayerParts()
+    # Imported here because these modules need the compiled parts of the package.
+    from slotstream_core.models.qwen4_exp.eager.attention import EagerAttention
+    from slotstream_core.models.qwen4_exp.eager.delta import EagerGatedDelta
+    from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
+    from slotstream_core.models.qwen4_exp.eager.ngram import EagerNgram
+    from slotstream_core.models.qwen4_exp.eager.streams import EagerHyperConnection, EagerStreamMixer
+    from slotstream_core.models.qwen4_exp.eager.vocabulary import EagerEmbedding, EagerOutputHead
+
+    return LayerParts(
+        attention=EagerAttention,
+        delta=EagerGatedDelta,
+        embedding=EagerEmbedding,
+        experts=EagerExpertLayer,
+        head=EagerOutputHead,
+        mixer=EagerStreamMixer,
+        ngram=EagerNgram,
+        streams=EagerHyperConnection,
+    )

@@ -1,0 +1,119 @@
+"""Layers computed at once on the host: MLX's results, and the same bits for a row alone and among others."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from slotstream_core import _native
+from slotstream_core.backend import Backend
+from slotstream_core.checkpoint.synthesis import write_synthetic
+from slotstream_core.models.qwen4_exp.eager import attention, checking
+from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
+from slotstream_core.models.qwen4_exp.moe import ExpertLayer
+from tests.core.qwen4_exp_models import open_model, run_passes
+
+SETTINGS = {"vocab_size": 288, "indexer_n_heads": 8, "indexer_budget": 16, "num_experts": 16, "split_ngram_parts": 3}
+PROMPT = [(7 * i * i + 3 * i + 5) % 256 for i in range(60)]
+TOLERANCE = 2e-4
+
+pytestmark = pytest.mark.skipif(Backend.detect().kind != "cpu", reason="MLX computes on a GPU here")
+
+
+@pytest.fixture(scope="module", params=["dense", "4 bits", "8 bits"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("eager")
+    if request.param == "dense":
+        return write_synthetic(directory, SETTINGS, bits=None, float_type="F32")
+    return write_synthetic(directory, SETTINGS, bits=int(request.param[0]), group_size=32)
+
+
+def test_logits_are_those_of_mlx_in_every_kind_of_pass(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = (48, 1, 1, 3, 5, 1, 1)
+    found = {}
+    for choice in ("0", "1", "scalar"):
+        monkeypatch.setenv("SLOTSTREAM_NATIVE", choice)
+        with open_model(checkpoint) as model:
+            kinds = {type(layer.experts) for layer in model.layers}
+            assert kinds == {ExpertLayer if choice == "0" else EagerExpertLayer}
+            found[choice] = run_passes(model, PROMPT, lengths, model.new_state())
+    assert np.abs(found["1"] - found["0"]).max() < TOLERANCE
+    assert np.abs(found["scalar"] - found["0"]).max() < TOLERANCE
+
+
+def test_a_token_has_the_same_logits_alone_and_among_seven_others(checkpoint: Path) -> None:
+    with open_model(checkpoint) as model:
+        state = model.new_state()
+        run_passes(model, PROMPT[:40], (40,), state)
+        expected = run_passes(model, PROMPT[40:48], (1,), state.fork())
+        for together in (2, 5, 8):
+            assert np.array_equal(run_passes(model, PROMPT[40:48], (together,), state.fork()), expected)
+
+
+def test_a_recorded_pass_has_the_logits_of_single_tokens_and_can_be_gone_on_from_inside(checkpoint: Path) -> None:
+    with open_model(checkpoint) as model:
+        state = model.new_state()
+        run_passes(model, PROMPT[:40], (40,), state)
+        alone = run_passes(model, PROMPT[40:50], (1,), state.fork())
+        recorded = np.array(model.forward(PROMPT[40:46], state, logits="all", record=True).logits)
+        state.trim(43)
+        after = run_passes(model, PROMPT[43:50], (1,), state)
+    assert np.array_equal(recorded, alone[:6])
+    assert np.array_equal(after, alone[3:])
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_pieces_agree_with_numpy_under_every_instruction_set(plain: bool) -> None:
+    assert checking.disagreement(plain=plain) is None
+
+
+def test_pieces_that_disagree_are_not_used(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "TOLERANCE", 0.0)
+    with open_model(checkpoint) as model:
+        assert {type(layer.experts) for layer in model.layers} == {ExpertLayer}
+
+
+def test_instruction_sets_give_the_same_exponentials() -> None:
+    x = np.linspace(-120, 120, 4099, dtype=np.float32)
+    expected = 1 / (1 + np.exp(-x.astype(np.float64)))
+    for name in _native.instruction_sets():
+        _native.choose(name)
+        found = x.copy()
+        _native.sigmoid(found)
+        assert np.abs(found - expected).max() < 2e-7
+    _native.choose(_native.instruction_sets()[0])
+
+
+def _mismatches() -> dict[str, Callable[[], None]]:
+    two, three, flat = (np.zeros(shape, np.float32) for shape in ((2, 4), (3, 4), (8,)))
+    ids = np.zeros((2, 5), np.int32)
+    return {
+        "rows": lambda: _native.silu_multiply(two, three, two.copy()),
+        "axes": lambda: _native.gate(flat, two, two.copy()),
+        "type": lambda: _native.silu(np.zeros(4)),  # type: ignore[arg-type]
+        "groups": lambda: _native.rms_norm(two, flat, 3, 1e-6, two.copy()),
+        "more chosen than there are": lambda: _native.route(two, 1, ids, np.zeros((2, 5), np.float32)),
+        "a key outside": lambda: _native.attend(
+            flat, flat, flat, 1, 4, 1, np.array([2], np.int32), 1.0, np.zeros(2, np.float32), 0, 2, flat.copy()
+        ),
+        "words": lambda: _native.unpack(np.zeros(3, np.uint32), flat, flat, 4, 32, np.zeros((1, 32), np.float32)),
+        "taps": lambda: _native.convolve(two, three, three, 1, np.zeros((3, 3), np.float32)),
+    }
+
+
+@pytest.mark.parametrize("case", sorted(_mismatches()))
+def test_a_piece_refuses_arrays_that_do_not_fit(case: str) -> None:
+    with pytest.raises(ValueError, match=":"):
+        _mismatches()[case]()
+
+
+def test_rows_written_to_a_shared_cache_leave_the_other_owner_alone() -> None:
+    rows = np.ones((2, 3), np.float32)
+    first = attention.written(mx.zeros((0, 3)), None, rows, 0, axis=0, step=4)
+    again = attention.written(first, first, 2 * rows, 2, axis=0, step=4)
+    assert again is first
+    branch = attention.written(first, None, 5 * rows, 2, axis=0, step=4)
+    assert np.array(first)[:, 0].tolist() == [1, 1, 2, 2]
+    assert np.array(branch)[:, 0].tolist() == [1, 1, 5, 5]
