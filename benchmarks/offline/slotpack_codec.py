@@ -1,10 +1,12 @@
 """Size and speed of the Slotpack coder on 4-bit weights, next to zstd -19 and xz -6 on the same bytes.
 
-Speeds are bytes of the decoded block per second of CPU time of one core, the best of several rounds; the programs are
-interleaved.  zstd is measured by its own benchmark mode, xz by Python's lzma.
+A batch is as many different blocks as the coder decodes at once on one core; sizes are those of its first block.
+Speeds are decoded bytes per second of CPU time of one core, the best of several rounds.  zstd is measured by its own
+benchmark mode, xz by Python's lzma.
 """
 
 import argparse
+import dataclasses
 import lzma
 import pathlib
 import re
@@ -19,7 +21,7 @@ import numpy as np
 import slotpack
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotpack import codec
-from slotpack.packing import Block, list_model_files, plan_blocks
+from slotpack.packing import list_model_files, plan_blocks
 
 GROUP = 64
 
@@ -50,16 +52,32 @@ def synthetic_block(weight_bytes: int, seed: int = 0) -> bytes:
     return packed.tobytes() + bf16_bits(scale).tobytes() + bf16_bits(bias).tobytes()
 
 
-def model_block(model: pathlib.Path) -> tuple[bytes, Block]:
-    """Return the largest quantised block of a checkpoint."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A quantised block and the frame that holds it."""
+
+    raw: bytes
+    weight_bytes: int
+    group_size: int
+
+    def encode(self) -> bytes:
+        """Return the block as a frame."""
+        shape = {"weight_bytes": self.weight_bytes, "group_size": self.group_size}
+        return slotpack.encode(self.raw, kind=3, **shape)
+
+
+def model_samples(model: pathlib.Path, count: int) -> list[Sample]:
+    """Return the largest quantised blocks of a checkpoint."""
     blocks = [block for block in plan_blocks(model, list_model_files(model)) if block.kind == 3]
-    block = max(blocks, key=lambda item: item.weight_bytes)
-    data = b""
-    for item in block.ranges:
-        with (model / item.file).open("rb") as file:
-            file.seek(item.offset_bytes)
-            data += file.read(item.length_bytes)
-    return data, block
+    samples: list[Sample] = []
+    for block in sorted(blocks, key=lambda item: -item.weight_bytes)[:count]:
+        data = b""
+        for item in block.ranges:
+            with (model / item.file).open("rb") as file:
+                file.seek(item.offset_bytes)
+                data += file.read(item.length_bytes)
+        samples.append(Sample(raw=data, weight_bytes=block.weight_bytes, group_size=block.group_size))
+    return samples
 
 
 def best_rate(work: Callable[[], object], size: int, rounds: int) -> float:
@@ -96,17 +114,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--record", action="store_true")
     arguments = parser.parse_args()
+    count = codec.batch_frames
     if arguments.model is not None:
-        raw, block = model_block(arguments.model)
-        weight_bytes, group_size, source = block.weight_bytes, block.group_size, "model"
+        samples, source = model_samples(arguments.model, count), "model"
     else:
-        weight_bytes, group_size, source = arguments.weight_mib * 2**20, GROUP, "synthetic"
-        raw = synthetic_block(weight_bytes)
-    shape = {"kind": 3, "weight_bytes": weight_bytes, "group_size": group_size}
-    frame = slotpack.encode(raw, **shape)
-    if slotpack.decode(frame) != raw:
+        size, source = arguments.weight_mib * 2**20, "synthetic"
+        samples = [
+            Sample(raw=synthetic_block(size, seed), weight_bytes=size, group_size=GROUP) for seed in range(count)
+        ]
+    first, raws = samples[0], [sample.raw for sample in samples]
+    raw = first.raw
+    frames = [sample.encode() for sample in samples]
+    if slotpack.decode(frames[0]) != raw or slotpack.decode_many(frames) != raws:
         raise SystemExit("the round trip differs")
-    rows = [("slotpack", len(frame), *_rates(lambda: slotpack.encode(raw, **shape), frame, raw, arguments.rounds))]
+    encode, decode, batch = _rates(first, frames, raws, arguments.rounds)
+    rows = [("slotpack", len(frames[0]), encode, decode), ("slotpack batch", len(frames[0]), encode, batch)]
     packed = lzma.compress(raw, preset=6)
     xz_encode = best_rate(lambda: lzma.compress(raw, preset=6), len(raw), 1)
     rows.append(("xz -6", len(packed), xz_encode, best_rate(lambda: lzma.decompress(packed), len(raw), 2)))
@@ -122,19 +144,26 @@ def main() -> None:
     )
     values: dict[str, int | float] = {"raw_bytes": len(raw)}
     for name, size, encode, decode in rows:
-        key = name.split()[0]
+        key = name.replace(" batch", "_batch").split()[0]
         values |= {
             f"{key}_bytes": size,
             f"{key}_encode_bytes_per_s": round(encode),
             f"{key}_decode_bytes_per_s": round(decode),
         }
-    settings = {"backend": codec.backend, "source": source, "group_size": group_size, "rounds": arguments.rounds}
+    settings = {"backend": codec.backend, "source": source, "group_size": first.group_size, "rounds": arguments.rounds}
+    settings["batch_frames"] = len(frames)
     result = BenchmarkResult(benchmark=f"slotpack_codec_{source}", settings=settings, values=values)
     report(result, table=table, record=arguments.record)
 
 
-def _rates(encode: Callable[[], bytes], frame: bytes, raw: bytes, rounds: int) -> tuple[float, float]:
-    return best_rate(encode, len(raw), rounds), best_rate(lambda: slotpack.decode(frame), len(raw), rounds)
+def _rates(sample: Sample, frames: list[bytes], raws: list[bytes], rounds: int) -> tuple[float, float, float]:
+    """Return bytes per second of encoding, of decoding one frame, and of decoding the batch; rounds interleaved."""
+    encode = decode = batch = 0.0
+    for _ in range(rounds):
+        encode = max(encode, best_rate(sample.encode, len(sample.raw), 1))
+        decode = max(decode, best_rate(lambda: slotpack.decode(frames[0]), len(sample.raw), 1))
+        batch = max(batch, best_rate(lambda: slotpack.decode_many(frames), sum(map(len, raws)), 1))
+    return encode, decode, batch
 
 
 if __name__ == "__main__":

@@ -104,9 +104,9 @@ def measure(root: pathlib.Path, base: str, connections: int) -> tuple[Timers, fl
     model = model_from_package(root / "package", name="bench", directory_name="bench", margin_bytes=0)
     remote = type(model)(**{**vars(model), "package_bases": (base,)})
     timers = Timers()
-    originals = (codec.decode, resume.PartFile.hash, resume.PartFile.write, resume.PartFile.sync)
+    originals = (codec.decode_many, resume.PartFile.hash, resume.PartFile.write, resume.PartFile.sync)
     sha256, iter_raw = hashlib.sha256, httpx.Response.iter_raw
-    codec.decode = timers.around("decode", codec.decode)
+    codec.decode_many = timers.around("decode", codec.decode_many)
     resume.PartFile.hash = timers.around("hash", resume.PartFile.hash)  # type: ignore[method-assign]
     resume.PartFile.write = timers.around("write", resume.PartFile.write)  # type: ignore[method-assign]
     resume.PartFile.sync = timers.around("write", resume.PartFile.sync)  # type: ignore[method-assign]
@@ -123,7 +123,7 @@ def measure(root: pathlib.Path, base: str, connections: int) -> tuple[Timers, fl
     try:
         pull(remote, root / "copy", options=PullOptions(connections=connections))
     finally:
-        codec.decode = originals[0]
+        codec.decode_many = originals[0]
         resume.PartFile.hash, resume.PartFile.write, resume.PartFile.sync = originals[1:]  # type: ignore[method-assign]
         hashlib.sha256, httpx.Response.iter_raw = sha256, iter_raw  # type: ignore[misc,method-assign]
     wall, total = time.monotonic() - begin, time.process_time() - cpu

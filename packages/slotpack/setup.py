@@ -10,8 +10,8 @@ flags = SANITIZE if os.environ.get("SLOTPACK_SANITIZE") == "1" else []
 
 coder = Extension(
     "slotpack._codec",
-    sources=["csrc/codec.c", "csrc/frame.c", "csrc/encode.c"],
-    depends=["csrc/rans.h", "csrc/nibbles.h", "csrc/frame.h"],
+    sources=["csrc/codec.c", "csrc/frame.c", "csrc/batch.c", "csrc/encode.c"],
+    depends=["csrc/rans.h", "csrc/nibbles.h", "csrc/wide.h", "csrc/quantised.h", "csrc/frame.h"],
     include_dirs=["csrc"],
     extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra", *flags],
     extra_link_args=flags,

@@ -1,5 +1,6 @@
-"""Both coders, for the tests of the format."""
+"""Every coder, for the tests of the format."""
 
+import importlib
 import pathlib
 import shutil
 import tempfile
@@ -34,11 +35,10 @@ def packaged(template: Packaged, tmp_path: pathlib.Path) -> Packaged:
     return described(tmp_path / "model", tmp_path / "package")
 
 
-@pytest.fixture(params=["c", "python"])
+@pytest.fixture(params=["c", "c-narrow", "python"])
 def coder(request: pytest.FixtureRequest) -> Coder:
     if request.param == "python":
         return ReferenceCoder()
-    native = choose_coder()
-    if not isinstance(native, NativeCoder):
+    if not isinstance(choose_coder(), NativeCoder):
         pytest.skip("the C coder was not built here")
-    return native
+    return NativeCoder(importlib.import_module("slotpack._codec"), wide=request.param == "c")

@@ -18,7 +18,7 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-o
 def build(source: pathlib.Path, target: pathlib.Path, *flags: str) -> None:
     if COMPILER is None:
         pytest.skip("no C compiler here")
-    sources = [str(source), str(CSRC / "frame.c"), str(CSRC / "encode.c")]
+    sources = [str(source), *(str(CSRC / name) for name in ("frame.c", "batch.c", "encode.c"))]
     command = [COMPILER, "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", *flags, f"-I{CSRC}", *sources]
     subprocess.run([*command, "-o", str(target)], check=True)
 
@@ -37,14 +37,17 @@ def test_the_c_coder_passes_its_own_test_under_sanitizers(tmp_path: pathlib.Path
     assert "ok" in run(tmp_path / "coder_test")
 
 
-def test_golden_files_replay_through_the_fuzz_target_under_sanitizers(tmp_path: pathlib.Path) -> None:
-    build(NATIVE / "fuzz_decode.c", tmp_path / "replay", "-DREPLAY", *SANITIZE)
+@pytest.mark.parametrize("flags", [(), ("-DSLOTPACK_PORTABLE",)], ids=["as-built", "without-assembly"])
+def test_golden_files_replay_through_the_fuzz_target_under_sanitizers(
+    tmp_path: pathlib.Path, flags: tuple[str, ...]
+) -> None:
+    build(NATIVE / "fuzz_decode.c", tmp_path / "replay", "-DREPLAY", *flags, *SANITIZE)
     files = sorted(str(path) for path in (NATIVE.parent / "golden").glob("*.bin"))
     assert f"replayed {len(files)} files" in run(tmp_path / "replay", *files)
 
 
 def test_the_coder_needs_no_python_header() -> None:
-    for name in ("rans.h", "nibbles.h", "frame.h", "frame.c", "encode.c"):
+    for name in ("rans.h", "nibbles.h", "wide.h", "quantised.h", "frame.h", "frame.c", "batch.c", "encode.c"):
         assert "#include <Python.h>" not in (CSRC / name).read_text(encoding="utf-8")
 
 

@@ -4,12 +4,13 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from slotpack import codec
 from slotpack.catalog import CatalogModel, Sidecar
-from slotpack.errors import IntegrityError, ManifestDigest, PinMismatch, PullError, TransferError
+from slotpack.errors import FrameError, IntegrityError, ManifestDigest, PinMismatch, PullError, TransferError
 from slotpack.manifest import MANIFEST_NAME, parse_manifest
 from slotpack.progress import PullProgress
 from slotpack.pulling import PullOptions, PullReport, TransportName, choose_transport, pull, verify_directory
@@ -95,15 +96,17 @@ def test_a_missing_or_wrong_object_is_replaced_by_the_original_ranges(
 def test_an_object_that_decodes_wrongly_is_replaced_by_the_original_ranges(
     packaged: Packaged, server: FileServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = __import__("slotpack").codec.decode
+    real = codec.decode_many
     calls: list[int] = []
 
-    def decode(frame: bytes) -> bytes:
-        calls.append(len(frame))
-        raw: bytes = real(frame)
-        return bytes(len(raw)) if len(calls) == 1 else raw
+    def decode_many(frames: Sequence[codec.Buffer]) -> list[bytes | FrameError]:
+        calls.append(len(frames))
+        answers = real(frames)
+        if len(calls) == 1:
+            answers[0] = bytes(len(frames[0]))
+        return answers
 
-    monkeypatch.setattr("slotpack.codec.decode", decode)
+    monkeypatch.setattr("slotpack.codec.decode_many", decode_many)
     report = pull(remote(packaged, server), tmp_path / "copy", options=options())
     assert same_files(packaged.model, tmp_path / "copy")
     assert report.fallback_objects == 1

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "nibbles.h"
+#include "quantised.h"
 #include "rans.h"
 
 #define MAX_CONTEXTS 2048u
@@ -252,7 +253,7 @@ static int decode_section(reader *r, int width, uint8_t *out, size_t count, sect
     return whole ? close_stream(&source, x) : SLOTPACK_TRUNCATED;
 }
 
-static int read_contexts(reader *r, context **contexts, uint16_t *index_of_key)
+static int read_contexts(reader *r, quantised_frame *opened, uint16_t *index_of_key)
 {
     uint32_t count;
     int code = read_u32(r, &count);
@@ -263,11 +264,12 @@ static int read_contexts(reader *r, context **contexts, uint16_t *index_of_key)
     /* A context takes at least 20 bytes of input, so the allocation is bounded by what was received. */
     if (remaining(r) < (size_t)count * 20)
         return SLOTPACK_TRUNCATED;
-    *contexts = malloc(sizeof(context) * count);
-    if (*contexts == NULL)
+    opened->contexts = malloc(sizeof(context) * count);
+    if (opened->contexts == NULL)
         return SLOTPACK_NO_MEMORY;
+    opened->context_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        context *target = &(*contexts)[i];
+        context *target = &opened->contexts[i];
         uint32_t key, total = 0;
         target->has_rare = 0;
         if ((code = read_u32(r, &key)) != 0)
@@ -293,78 +295,100 @@ static int read_contexts(reader *r, context **contexts, uint16_t *index_of_key)
     return SLOTPACK_OK;
 }
 
-static int decode_nibbles(reader *r, const slotpack_header *header, const uint16_t *group_context,
-                          const context *contexts, uint8_t *out)
-{
-    const size_t group_bytes = header->group_size / 2;
-    const size_t groups = header->weight_bytes / group_bytes;
-    uint32_t x[RANS_LANES];
-    rans_source source;
-    const int code = open_stream(r, &source, x);
-    if (code)
-        return code;
-    const size_t decoded = decode_groups(contexts, group_context, groups, group_bytes, x, &source, out);
-    for (size_t g = decoded; g < groups; g++)
-        if (!decode_group_checked(&contexts[group_context[g]], x, &source, out + g * group_bytes, group_bytes))
-            return SLOTPACK_TRUNCATED;
-    return close_stream(&source, x);
-}
-
+/* What is needed only until the frame is open. */
 typedef struct {
     section_table *table;
-    uint8_t *centers;        /* one a group */
-    uint8_t *residuals;      /* one 16-bit word a group; later the context index */
-    uint16_t *index_of_key;  /* CONTEXT_KEYS */
-    context *contexts;
+    uint8_t *centers;       /* one a group */
+    uint16_t *index_of_key; /* CONTEXT_KEYS */
 } quantised_scratch;
 
-static int decode_quantised_with(reader *r, const slotpack_header *header, uint8_t *raw, quantised_scratch *scratch)
+static int open_quantised_with(reader *r, quantised_frame *opened, const quantised_scratch *scratch)
 {
-    const size_t groups = header->weight_bytes / (header->group_size / 2);
-    uint8_t *scales = raw + header->weight_bytes;
+    const size_t groups = opened->groups;
+    uint8_t *scales = opened->weights + groups * opened->group_bytes;
     uint8_t *biases = scales + 2 * groups;
-    uint16_t *group_context = (uint16_t *)(void *)scratch->residuals;
+    uint16_t *group_context = opened->group_context;
+    uint8_t *residuals = (uint8_t *)group_context; /* each word makes way for its group's context */
     int code;
     if ((code = decode_section(r, 2, scales, groups, scratch->table)) != 0)
         return code;
     if ((code = decode_section(r, 1, scratch->centers, groups, scratch->table)) != 0)
         return code;
-    if ((code = decode_section(r, 2, scratch->residuals, groups, scratch->table)) != 0)
+    if ((code = decode_section(r, 2, residuals, groups, scratch->table)) != 0)
         return code;
-    if ((code = read_contexts(r, &scratch->contexts, scratch->index_of_key)) != 0)
+    if ((code = read_contexts(r, opened, scratch->index_of_key)) != 0)
         return code;
     for (size_t g = 0; g < groups; g++) {
         const uint32_t scale = load_u16(scales + 2 * g), center = scratch->centers[g];
-        const uint32_t residual = unzigzag(load_u16(scratch->residuals + 2 * g));
+        const uint32_t residual = unzigzag(load_u16(residuals + 2 * g));
         store_u16(biases + 2 * g, slotpack_predict_bias(scale, center) + residual);
         group_context[g] = scratch->index_of_key[context_key(scale, center)];
         if (group_context[g] == NO_CONTEXT)
             return SLOTPACK_BAD_CONTEXT;
     }
-    return decode_nibbles(r, header, group_context, scratch->contexts, raw);
+    if ((code = open_stream(r, &opened->source, opened->states)) != 0)
+        return code;
+    opened->after = r->next;
+    opened->end = r->end;
+    return SLOTPACK_OK;
 }
 
-static int decode_quantised(reader *r, const slotpack_header *header, uint8_t *raw)
+static void free_quantised(quantised_frame *opened)
 {
-    const size_t groups = header->weight_bytes / (header->group_size / 2);
+    free(opened->group_context);
+    free(opened->contexts);
+    opened->group_context = NULL;
+    opened->contexts = NULL;
+}
+
+int slotpack_open_quantised(const uint8_t *frame, size_t frame_bytes, const slotpack_header *header, uint8_t *raw,
+                            quantised_frame *opened)
+{
+    const size_t group_bytes = header->group_size / 2, groups = header->weight_bytes / group_bytes;
+    reader r = {frame + SLOTPACK_HEADER_BYTES, frame + frame_bytes};
     quantised_scratch scratch = {
         .table = malloc(sizeof(section_table)),
         .centers = malloc(groups),
-        .residuals = malloc(2 * groups),
         .index_of_key = malloc(CONTEXT_KEYS * sizeof(uint16_t)),
-        .contexts = NULL,
+    };
+    *opened = (quantised_frame){
+        .group_context = malloc(groups * sizeof(uint16_t)),
+        .groups = groups,
+        .group_bytes = group_bytes,
+        .weights = raw,
     };
     int code = SLOTPACK_NO_MEMORY;
-    if (scratch.table && scratch.centers && scratch.residuals && scratch.index_of_key) {
+    if (scratch.table && scratch.centers && scratch.index_of_key && opened->group_context) {
         memset(scratch.index_of_key, 0xff, CONTEXT_KEYS * sizeof(uint16_t));
-        code = decode_quantised_with(r, header, raw, &scratch);
+        code = open_quantised_with(&r, opened, &scratch);
     }
     free(scratch.table);
     free(scratch.centers);
-    free(scratch.residuals);
     free(scratch.index_of_key);
-    free(scratch.contexts);
+    if (code)
+        free_quantised(opened);
     return code;
+}
+
+static int decode_nibbles(quantised_frame *opened)
+{
+    const size_t group_bytes = opened->group_bytes, first = opened->decoded;
+    uint8_t *out = opened->weights + first * group_bytes;
+    const size_t fast = decode_groups(opened->contexts, opened->group_context + first, opened->groups - first,
+                                      group_bytes, opened->states, &opened->source, out);
+    out += fast * group_bytes;
+    for (size_t g = first + fast; g < opened->groups; g++, out += group_bytes)
+        if (!decode_group_checked(&opened->contexts[opened->group_context[g]], opened->states, &opened->source, out,
+                                  group_bytes))
+            return SLOTPACK_TRUNCATED;
+    return close_stream(&opened->source, opened->states);
+}
+
+int slotpack_finish_quantised(quantised_frame *opened)
+{
+    const int code = decode_nibbles(opened);
+    free_quantised(opened);
+    return code == SLOTPACK_OK && opened->after != opened->end ? SLOTPACK_TRAILING : code;
 }
 
 static int decode_plain(reader *r, int width, uint8_t *raw, size_t count)
@@ -414,6 +438,7 @@ int slotpack_read_header(const uint8_t *frame, size_t frame_bytes, slotpack_head
 int slotpack_decode(const uint8_t *frame, size_t frame_bytes, const slotpack_header *header, uint8_t *raw)
 {
     reader r = {frame + SLOTPACK_HEADER_BYTES, frame + frame_bytes};
+    quantised_frame opened;
     int code = SLOTPACK_OK;
     switch (header->kind) {
     case 0:
@@ -426,7 +451,8 @@ int slotpack_decode(const uint8_t *frame, size_t frame_bytes, const slotpack_hea
         code = decode_plain(&r, 2, raw, header->raw_bytes / 2);
         break;
     default:
-        code = decode_quantised(&r, header, raw);
+        code = slotpack_open_quantised(frame, frame_bytes, header, raw, &opened);
+        return code ? code : slotpack_finish_quantised(&opened);
     }
     if (code == SLOTPACK_OK && r.next != r.end)
         return SLOTPACK_TRAILING;

@@ -43,6 +43,23 @@ int slotpack_read_header(const uint8_t *frame, size_t frame_bytes, slotpack_head
 /* Decodes a whole frame whose header was read by slotpack_read_header into header->raw_bytes bytes. */
 int slotpack_decode(const uint8_t *frame, size_t frame_bytes, const slotpack_header *header, uint8_t *raw);
 
+/* One frame of a batch. */
+typedef struct {
+    const uint8_t *frame;
+    size_t frame_bytes;
+    slotpack_header header; /* read by slotpack_read_header */
+    uint8_t *raw;           /* header.raw_bytes */
+    int code;               /* set by slotpack_decode_many; a job that has one already is left alone */
+} slotpack_job;
+
+/* Decodes each job as slotpack_decode would, with the same result; a broken frame does not touch the others. With
+ * `wide` frames of kind 3 share the vector registers of a processor that has them, up to slotpack_wide_frames() at a
+ * time; more jobs than that are taken in turn. */
+void slotpack_decode_many(slotpack_job *jobs, size_t count, int wide);
+
+/* How many frames slotpack_decode_many decodes at once on this processor: 1 where it has no wide decoder. */
+size_t slotpack_wide_frames(void);
+
 /* Encodes kinds 1 to 3. The caller has checked the sizes. The payload (without the 32-byte header) goes to
  * `payload`, at most `capacity` bytes, and its length to `payload_bytes`. */
 int slotpack_encode_payload(const uint8_t *raw, const slotpack_header *header, uint8_t *payload, size_t capacity,

@@ -50,6 +50,33 @@ static int try_decode(const uint8_t *frame, size_t frame_bytes, const uint8_t *e
     return code;
 }
 
+/* Decodes copies of frames in one batch, the frame at `broken` with one byte changed: each must do as it does alone. */
+static void check_batch(uint8_t *const *frames, const size_t *frame_bytes, uint8_t *const *raws, size_t count,
+                        size_t broken)
+{
+    slotpack_job jobs[8];
+    int codes[8];
+    for (size_t i = 0; i < count; i++) {
+        uint8_t *input = exact_copy(frames[i], frame_bytes[i]);
+        if (i == broken)
+            input[SLOTPACK_HEADER_BYTES + random_u32() % (frame_bytes[i] - SLOTPACK_HEADER_BYTES)] = (uint8_t)random_u32();
+        codes[i] = try_decode(input, frame_bytes[i], NULL);
+        jobs[i] = (slotpack_job){.frame = input, .frame_bytes = frame_bytes[i]};
+        if (slotpack_read_header(input, frame_bytes[i], &jobs[i].header) != SLOTPACK_OK)
+            fail("header in a batch");
+        jobs[i].raw = malloc(jobs[i].header.raw_bytes);
+    }
+    slotpack_decode_many(jobs, count, 1);
+    for (size_t i = 0; i < count; i++) {
+        if (jobs[i].code != codes[i])
+            fail("another code in a batch");
+        if (i != broken && (codes[i] || memcmp(jobs[i].raw, raws[i], jobs[i].header.raw_bytes)))
+            fail("bytes differ in a batch");
+        free((void *)jobs[i].frame);
+        free(jobs[i].raw);
+    }
+}
+
 static void fill(uint8_t *raw, const slotpack_header *header, int flavour)
 {
     for (uint32_t i = 0; i < header->raw_bytes; i++)
@@ -95,6 +122,33 @@ static void round_trip_and_mutate(slotpack_header header, int flavour)
     free(frame);
 }
 
+static void check_batches(void)
+{
+    uint8_t *frames[8], *raws[8];
+    size_t frame_bytes[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t groups = 30 + 150 * i % 400, group_bytes = i == 5 ? 16 : 32;
+        const slotpack_header header = {(group_bytes + 4) * groups, 3, group_bytes * groups, 2 * group_bytes};
+        const size_t capacity = 4 * (size_t)header.raw_bytes + 2048 * 40 + 65536 * 8;
+        raws[i] = malloc(header.raw_bytes);
+        frames[i] = malloc(SLOTPACK_HEADER_BYTES + capacity);
+        fill(raws[i], &header, 1);
+        for (uint32_t at = 0; at < header.weight_bytes; at++) /* rare nibbles, and some that never occur */
+            raws[i][at] = (uint8_t)(random_u32() % 997 ? 0x77 + (random_u32() & 0x21) : 0x0e + i);
+        slotpack_write_header(frames[i], &header);
+        if (slotpack_encode_payload(raws[i], &header, frames[i] + SLOTPACK_HEADER_BYTES, capacity, &frame_bytes[i]))
+            fail("encode for a batch");
+        frame_bytes[i] += SLOTPACK_HEADER_BYTES;
+    }
+    for (size_t count = 1; count <= 8; count++)
+        for (int round = 0; round < 12; round++)
+            check_batch(frames, frame_bytes, raws, count, round ? random_u32() % count : count);
+    for (int i = 0; i < 8; i++) {
+        free(frames[i]);
+        free(raws[i]);
+    }
+}
+
 static void check_bf16_bounds(void)
 {
     for (uint32_t scale = 0; scale < 65536; scale++)
@@ -119,6 +173,7 @@ int main(void)
             round_trip_and_mutate((slotpack_header){36 * groups, 3, 32 * groups, 64}, flavour);
         }
     }
+    check_batches();
     puts("coder_test: ok");
     return 0;
 }

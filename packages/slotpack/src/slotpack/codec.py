@@ -7,10 +7,11 @@ frame with the same error.
 import importlib
 import os
 import types
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from slotpack import _reference
-from slotpack.errors import EncodeError, frame_error
+from slotpack.errors import EncodeError, FrameError, frame_error
 from slotpack.frames import HEADER_BYTES, FrameHeader, Kind, check_encodable
 
 Backend = Literal["c", "python"]
@@ -26,9 +27,15 @@ class Coder(Protocol):
     """What both coders do."""
 
     name: Backend
+    batch_frames: int
+    """Frames of kind 3 that `decode_many` decodes at the same time on one core; 1 where a batch gains nothing."""
 
     def decode(self, frame: Buffer) -> bytes:
         """Return the bytes of a frame, or raise a `FrameError`."""
+        ...
+
+    def decode_many(self, frames: Sequence[Buffer]) -> list[bytes | FrameError]:
+        """Return for each frame what `decode` returns or raises."""
         ...
 
     def encode_exact(self, raw: bytes, header: FrameHeader) -> bytes | None:
@@ -44,10 +51,21 @@ class ReferenceCoder:
     """The coder in plain Python."""
 
     name: Backend = "python"
+    batch_frames = 1
 
     def decode(self, frame: Buffer) -> bytes:
         """Return the bytes of a frame."""
         return _reference.decode(frame)
+
+    def decode_many(self, frames: Sequence[Buffer]) -> list[bytes | FrameError]:
+        """Return the bytes of each frame, or its error, one after the other."""
+        answers: list[bytes | FrameError] = []
+        for frame in frames:
+            try:
+                answers.append(self.decode(frame))
+            except FrameError as error:
+                answers.append(error)
+        return answers
 
     def encode_exact(self, raw: bytes, header: FrameHeader) -> bytes | None:
         """Return a frame of the header's kind, or None when the kind cannot hold the block."""
@@ -63,12 +81,24 @@ class ReferenceCoder:
 
 
 class NativeCoder:
-    """The coder in C.  It releases the GIL, so threads code in parallel."""
+    """The coder in C.  It releases the GIL, so threads code in parallel.
+
+    Args:
+        module: The extension module.
+        wide: Whether a batch may use the vector registers of a processor that has AVX2.
+    """
 
     name: Backend = "c"
 
-    def __init__(self, module: types.ModuleType) -> None:
+    def __init__(self, module: types.ModuleType, *, wide: bool = True) -> None:
         self._module = module
+        self._wide = wide
+        self.batch_frames: int = module.wide_frames() if wide else 1
+
+    def decode_many(self, frames: Sequence[Buffer]) -> list[bytes | FrameError]:
+        """Return the bytes of each frame, or its error."""
+        answers: list[bytes | int] = self._module.decode_many(frames, self._wide)
+        return [frame_error(answer) if isinstance(answer, int) else answer for answer in answers]
 
     def decode(self, frame: Buffer) -> bytes:
         """Return the bytes of a frame."""
@@ -108,6 +138,8 @@ def choose_coder(preference: Literal["automatic", "python"] = "automatic") -> Co
 _coder: Coder = choose_coder()
 backend: Backend = _coder.name
 """Which coder this process uses: "c" or "python"."""
+batch_frames: int = _coder.batch_frames
+"""Frames of kind 3 that `decode_many` decodes at the same time on one core: 4 with AVX2, else 1."""
 
 
 def decode(frame: Buffer) -> bytes:
@@ -120,6 +152,18 @@ def decode(frame: Buffer) -> bytes:
         FrameError: The matching subclass when the frame breaks the format.
     """
     return _coder.decode(frame)
+
+
+def decode_many(frames: Sequence[Buffer]) -> list[bytes | FrameError]:
+    """Return what each of several frames holds, faster than one by one where `batch_frames` is above 1.
+
+    Every frame meets the checks of `decode`, and a broken one does not touch the others: its error takes its place in
+    the list.  All decoded frames are in memory at once, so pass `batch_frames` of them at a time.
+
+    Args:
+        frames: Whole objects, of any kinds.
+    """
+    return _coder.decode_many(frames)
 
 
 def encode(raw: Buffer, *, kind: int, weight_bytes: int = 0, group_size: int = 0) -> bytes:

@@ -45,7 +45,7 @@ class Payload:
 
 
 class Fetcher(Protocol):
-    """Turns jobs into bytes.  `fetch` runs in a network thread, `decode` in a decoder thread."""
+    """Turns jobs into bytes.  `fetch` runs in a network thread, `decode_many` in a decoder thread."""
 
     @property
     def fallback_count(self) -> int:
@@ -56,11 +56,10 @@ class Fetcher(Protocol):
         """Return a job's bytes, from the form wanted or, failing that, from the original files."""
         ...
 
-    def decode(self, job: Job, payload: Payload) -> bytes | bytearray:
-        """Return the bytes to write, verified as far as they can be on their own.
+    def decode_many(self, received: Sequence[tuple[Job, Payload]]) -> list[bytes | bytearray | IntegrityError]:
+        """Return the bytes to write for each job, verified as far as they can be on their own.
 
-        Raises:
-            IntegrityError: When they cannot be trusted; the caller asks again for the original form.
+        An `IntegrityError` stands where they cannot be trusted; the caller asks again for the original form.
         """
         ...
 
@@ -188,18 +187,21 @@ class PackedFetcher:
             raise IntegrityError(f"the object {entry.path} from {base} does not have its SHA-256")
         return data
 
-    def decode(self, job: Job, payload: Payload) -> bytes | bytearray:
-        """Return the decoded bytes of an object, checked against the manifest."""
-        if payload.form == "original":
-            return payload.data
-        entry = self._objects[job.index]
-        try:
-            raw = codec.decode(payload.data)
-        except FrameError as error:
-            raise IntegrityError(f"the object {entry.path} cannot be decoded: {error}") from error
-        if len(raw) != entry.raw_size_bytes or hashlib.sha256(raw).hexdigest() != entry.raw_sha256:
-            raise IntegrityError(f"the object {entry.path} decodes to other bytes than the manifest says")
-        return raw
+    def decode_many(self, received: Sequence[tuple[Job, Payload]]) -> list[bytes | bytearray | IntegrityError]:
+        """Return the decoded bytes of each object, checked against the manifest."""
+        decoded = iter(codec.decode_many([payload.data for _, payload in received if payload.form == "object"]))
+        return [
+            payload.data if payload.form == "original" else _checked(self._objects[job.index], next(decoded))
+            for job, payload in received
+        ]
+
+
+def _checked(entry: ObjectEntry, raw: bytes | FrameError) -> bytes | IntegrityError:
+    if isinstance(raw, FrameError):
+        return IntegrityError(f"the object {entry.path} cannot be decoded: {raw}")
+    if len(raw) != entry.raw_size_bytes or hashlib.sha256(raw).hexdigest() != entry.raw_sha256:
+        return IntegrityError(f"the object {entry.path} decodes to other bytes than the manifest says")
+    return raw
 
 
 def _details(error: TransferError | IntegrityError) -> dict[str, int]:
@@ -221,9 +223,9 @@ class OriginalFetcher:
         """Return a chunk's bytes."""
         return Payload(data=self._raw_files.fetch_ranges(job.ranges, connection, None), form="original")
 
-    def decode(self, job: Job, payload: Payload) -> bytes | bytearray:
+    def decode_many(self, received: Sequence[tuple[Job, Payload]]) -> list[bytes | bytearray | IntegrityError]:
         """Return the bytes as they came."""
-        return payload.data
+        return [payload.data for _job, payload in received]
 
 
 def packed_jobs(manifest: Manifest) -> list[Job]:

@@ -1,7 +1,7 @@
 """The engine of a pull: network threads, decoder threads, and the rules that keep verified bytes safe.
 
     network thread    take a job -> fetch -> queue (bounded)
-    decoder thread    decode and verify -> write the ranges -> sync -> record the job
+    decoder thread    decode and verify, several waiting jobs at once -> write the ranges -> sync -> record the job
                       last job of a file: hash the whole file -> rename, or build it again once
     calling thread    progress, connection tuning, Ctrl-C
 
@@ -18,6 +18,7 @@ import pathlib
 import threading
 from collections.abc import Callable, Sequence
 
+from slotpack import codec
 from slotpack.cancellation import Cancellation, Clock
 from slotpack.errors import IntegrityError, PullCancelled, PullError, SlotpackError, TransferError
 from slotpack.fetching import Fetcher, Form, Job, Payload
@@ -112,6 +113,7 @@ class Transfer:
         self._stop = Cancellation(cancel)
         self._progress = progress
         self._decoders = decoders or decoder_count()
+        self._queue_limit = max(2 * self._decoders, codec.batch_frames)
         self._redirects = RedirectCache()
         self._changed = threading.Condition()
         self._pending: collections.deque[tuple[Job, Form]] = collections.deque()
@@ -273,7 +275,7 @@ class Transfer:
             self._job_failed(job, error)
             return
         with self._changed:
-            while len(self._queue) >= 2 * self._decoders and self._error is None:
+            while len(self._queue) >= self._queue_limit and self._error is None:
                 self._changed.wait(TICK_S)
             self._queue.append((job, payload))
             self._changed.notify_all()
@@ -283,33 +285,42 @@ class Transfer:
     def _decode_jobs(self) -> None:
         try:
             while (item := self._next_item()) is not None:
-                if not isinstance(item, str):
-                    self._write_job(*item)
+                if isinstance(item, list):
+                    self._write_jobs(item)
                     continue
                 with contextlib.suppress(PullCancelled):  # the next run hashes the file
                     self._finish_file(self._files[item])
         except BaseException as error:  # noqa: BLE001 - the top level of a thread: handed to the caller
             self._fail(error)
 
-    def _next_item(self) -> tuple[Job, Payload] | str | None:
+    def _next_item(self) -> list[tuple[Job, Payload]] | str | None:
+        """Return the path of a complete file, or this thread's share of the received jobs that wait in front."""
         with self._changed:
             while not self._queue:
                 if self._open_files == 0 or (self._sealed and self._network_alive == 0) or self._error is not None:
                     return None
                 self._changed.wait(TICK_S)
-            item = self._queue.popleft()
+            share = min(codec.batch_frames, -(-len(self._queue) // self._decoders))
+            first = self._queue.popleft()
+            jobs = [] if isinstance(first, str) else [first]
+            while jobs and len(jobs) < share and self._queue and isinstance(item := self._queue[0], tuple):
+                jobs.append(item)
+                self._queue.popleft()
             self._changed.notify_all()
-            return item
+            return first if isinstance(first, str) else jobs
 
-    def _write_job(self, job: Job, payload: Payload) -> None:
-        try:
-            raw = self._fetcher.decode(job, payload)
-        except IntegrityError as error:
-            if payload.form == "original" or any(state.failure for state in self._states(job)):
-                self._job_failed(job, error)
+    def _write_jobs(self, received: list[tuple[Job, Payload]]) -> None:
+        decoded = self._fetcher.decode_many(received)
+        for job, payload in received:
+            raw = decoded.pop(0)
+            if not isinstance(raw, IntegrityError):
+                self._write_job(job, raw)
+            elif payload.form == "original" or any(state.failure for state in self._states(job)):
+                self._job_failed(job, raw)
             else:
                 self._ask_again(job)
-            return
+
+    def _write_job(self, job: Job, raw: bytes | bytearray) -> None:
         states = self._states(job)
         view = memoryview(raw)
         position = 0
