@@ -78,6 +78,7 @@ def test_a_block_with_too_many_contexts_stays_raw(coder: Coder) -> None:
     assert coder.encode_smaller(raw, header) is None
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=400), st.sampled_from([Kind.RAW, Kind.BYTES, Kind.WORDS]))
 def test_any_bytes_round_trip(raw: bytes, kind: Kind) -> None:
     if kind is Kind.WORDS and len(raw) % 2:
@@ -88,7 +89,7 @@ def test_any_bytes_round_trip(raw: bytes, kind: Kind) -> None:
     assert REFERENCE.decode(frame) == raw
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.sampled_from([32, 64]), st.data())
 def test_any_quantised_block_round_trips(groups: int, group_size: int, data: st.DataObject) -> None:
     weight_bytes = groups * group_size // 2
