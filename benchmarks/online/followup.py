@@ -1,0 +1,141 @@
+"""How much sooner does a follow-up turn begin when its conversation was kept, and what does keeping cost?
+
+The demo model reads conversations of about 4,000 tokens, of several lengths, because how much of a conversation has to
+be read again depends on where its end falls between two pass ends. In each round, in turn:
+
+- the conversation is read and kept, and a short reply made;
+- the follow-up turn begins from what was kept;
+- the same follow-up turn is read from its beginning, as with the prefix cache off;
+- the conversation is read in the same passes as the first time, but nothing is kept.
+
+    .venv/bin/python -m benchmarks.online.followup [--tokens N] [--rounds N] [--record]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.demo import demo_directory
+from benchmarks.recording import BenchmarkResult, format_table, report
+from slotstream_core.engine import Engine, load
+from slotstream_core.events import Finished
+from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.decoding import PromptReader
+from slotstream_core.generation.sampling import GREEDY
+from slotstream_core.loading import LoadedModel, load_model
+from slotstream_core.prefixes.boundaries import resume_pass_tokens
+from slotstream_core.text.messages import ChatMessage
+from slotstream_planner import PlanRequest
+
+STORY = "The fox walked over the hill number {} and asked the owl about her hat. "
+STEP_TOKENS = 53
+"""Between the lengths of two rounds; no divisor of a pass, so that ends fall at different places."""
+
+
+@dataclass
+class Times:
+    """Seconds to the first token of each round."""
+
+    kept_s: list[float] = field(default_factory=list)
+    not_kept_s: list[float] = field(default_factory=list)
+    follow_up_s: list[float] = field(default_factory=list)
+    cold_s: list[float] = field(default_factory=list)
+    read_again: list[int] = field(default_factory=list)
+
+
+def conversation(engine: Engine, tokens: int) -> list[ChatMessage]:
+    """Return one user turn whose prompt has about so many tokens."""
+    text = "Retell this story."
+    number = 0
+    while len(engine.chat_ids(text)) < tokens:
+        missing = max(1, (tokens - len(engine.chat_ids(text))) // 40)
+        text += "".join(" " + STORY.format(number + each) for each in range(missing))
+        number += missing
+    return [ChatMessage(role="user", content=text)]
+
+
+def first_token(engine: Engine, messages: Sequence[ChatMessage], tokens: int = 1) -> tuple[float, Finished, str]:
+    """Return the seconds to the first token, the end of the reply, and its text."""
+    started = time.perf_counter()
+    ids = engine.chat_ids(messages)
+    began = time.perf_counter()
+    *_, finished = engine.generate(ids, sampling=GREEDY, max_tokens=tokens)
+    assert isinstance(finished, Finished)
+    text = engine.tokenizer.decode([each for each in finished.token_ids if each not in engine.tokenizer.eos_ids])
+    return began - started + finished.timings.prefill_s, finished, text
+
+
+def read_only(loaded: LoadedModel, ids: Sequence[int]) -> float:
+    """Return the seconds to read a prompt in the passes of kept conversations, keeping nothing."""
+    started = time.perf_counter()
+    passes = resume_pass_tokens(loaded.plan.prefill_chunk, keeps=True)
+    reader = PromptReader(loaded.model, loaded.model.new_state(), ids, passes, group_tokens=loaded.plan.prefill_chunk)
+    for _ in reader.passes(CancelToken()):
+        pass
+    return time.perf_counter() - started
+
+
+def one_round(keeps: Engine, cold: Engine, plain: LoadedModel, tokens: int, times: Times) -> None:
+    messages = conversation(keeps, tokens)
+    keeps.memory.clear()
+    seconds, _, reply = first_token(keeps, messages, 16)
+    times.kept_s.append(seconds)
+    times.not_kept_s.append(read_only(plain, keeps.chat_ids(messages)))
+    turns = [
+        *messages,
+        ChatMessage(role="assistant", content=reply),
+        ChatMessage(role="user", content="And what did the owl say then?"),
+    ]
+    seconds, finished, _ = first_token(keeps, turns)
+    times.follow_up_s.append(seconds)
+    times.read_again.append(finished.usage.prompt_tokens - finished.usage.cached_tokens)
+    times.cold_s.append(first_token(cold, turns)[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tokens", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--record", action="store_true")
+    arguments = parser.parse_args()
+    times = Times()
+    directory = demo_directory()
+    off = PlanRequest(prefix_cache="off")
+    with load(directory) as keeps, load(directory, request=off) as cold, load_model(directory) as plain:
+        first_token(keeps, conversation(keeps, 300))
+        first_token(cold, conversation(cold, 300))
+        read_only(plain, keeps.chat_ids(conversation(keeps, 300)))
+        for number in range(arguments.rounds):
+            one_round(keeps, cold, plain, arguments.tokens + number * STEP_TOKENS, times)
+    values = {name: statistics.median(each) for name, each in vars(times).items() if name != "read_again"}
+    ratios = [cold_s / warm_s for cold_s, warm_s in zip(times.cold_s, times.follow_up_s, strict=True)]
+    saving = [kept / alone - 1 for kept, alone in zip(times.kept_s, times.not_kept_s, strict=True)]
+    values["read_again_tokens"] = statistics.mean(times.read_again)
+    values["sooner_median"] = statistics.median(ratios)
+    values["sooner_worst"] = min(ratios)
+    values["saving_percent"] = 100 * statistics.median(saving)
+    rows = [
+        ("conversation, read and kept", f"{values['kept_s']:.2f} s"),
+        ("conversation, same passes, nothing kept", f"{values['not_kept_s']:.2f} s"),
+        ("keeping adds", f"{values['saving_percent']:.1f} %"),
+        ("follow-up turn, kept", f"{values['follow_up_s']:.2f} s, {values['read_again_tokens']:.0f} tokens read"),
+        ("follow-up turn, read from its beginning", f"{values['cold_s']:.2f} s"),
+        ("sooner by", f"{values['sooner_median']:.1f} times, at least {values['sooner_worst']:.1f}"),
+    ]
+    report(
+        BenchmarkResult(
+            benchmark="followup",
+            settings={"tokens": arguments.tokens, "rounds": arguments.rounds},
+            values=values,
+        ),
+        table=format_table(("first token of", "median"), rows),
+        record=arguments.record,
+    )
+
+
+if __name__ == "__main__":
+    main()
