@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from slotstream_core.backend import Backend
 from slotstream_core.engine import load
 from slotstream_core.errors import (
     CheckpointDamaged,
@@ -30,6 +31,7 @@ from slotstream_core.errors import (
 from slotstream_core.events import Finished, GenerationEvent, PromptProgress, TextDelta, ThinkingDelta
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import GREEDY, SamplingParams
+from slotstream_core.loading import plan_here
 from slotstream_core.text.messages import ChatMessage
 from slotstream_planner import InsufficientMemory, InvalidRequest, Machine, ModelGeometry, PlanRequest, plan
 
@@ -69,8 +71,7 @@ def test_ids_do_not_depend_on_how_many_experts_fit(tiny_model: Path, per_layer: 
 
 
 def test_an_app_may_bring_its_own_plan(tiny_model: Path) -> None:
-    geometry = ModelGeometry.from_checkpoint(tiny_model, compute="float32")
-    mine = plan(geometry, Machine.current(), PlanRequest(experts_per_layer=16))
+    mine = plan_here(tiny_model, Backend.detect(), PlanRequest(experts_per_layer=16))
     with load(tiny_model, mine) as engine:
         assert engine.plan is mine
 

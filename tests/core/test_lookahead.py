@@ -28,7 +28,7 @@ from slotstream_core.models.qwen4_exp.forecasting import Forecaster, TargetCorre
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
 from slotstream_core.options import Tap
 from tests.core.expert_files import ScriptedSource
-from tests.core.qwen4_exp_models import open_model
+from tests.core.qwen4_exp_models import exact_backend, open_model
 
 LAYERS, HIDDEN, EXPERTS, TOP = 4, 64, 16, 4
 PROMPT = [7, 3, 99, 250, 18, 5]
@@ -43,7 +43,7 @@ def open_ahead(
     tap: Tap | None = None,
     reads_ahead: bool = True,
 ) -> Iterator[tuple[Qwen4ExpModel, StreamedExperts, ScriptedSource]]:
-    backend = Backend.detect()
+    backend = exact_backend()
     with Checkpoint.open(directory) as checkpoint:
         modules = expert_modules(checkpoint.config)
         source = ScriptedSource(ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name))

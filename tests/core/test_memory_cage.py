@@ -44,6 +44,9 @@ def test_a_limit_around_this_process_is_what_the_planner_sees() -> None:
     assert int(done.stdout) == 512 * 2**20 < Machine.current().ram_bytes
 
 
+@pytest.mark.skipif(
+    Backend.detect().kind == "cuda", reason="a plan is about the device; in host memory a process is mostly the driver"
+)
 @pytest.mark.parametrize("experts_per_layer", [None, 8])
 def test_a_generation_survives_inside_its_planned_peak(tmp_path: Path, experts_per_layer: int | None) -> None:
     directory = write_tiny_model(tmp_path / "tiny")

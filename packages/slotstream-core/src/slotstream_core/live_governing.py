@@ -10,7 +10,7 @@ from slotstream_core.backend import Backend
 from slotstream_core.engine import Engine
 from slotstream_core.governing import Governor, Sensors
 from slotstream_core.loading import machine_here
-from slotstream_core.memory import drop_buffer_cache, footprint
+from slotstream_core.memory import drop_buffer_cache, planned_footprint
 from slotstream_planner import MemoryPlan
 from slotstream_planner.governor import GovernedPool
 from slotstream_planner.pressure import read_pressure_level
@@ -79,7 +79,7 @@ def live_sensors(backend: Backend) -> Sensors:
         clock=time.monotonic,
         machine=lambda: machine_here(backend),
         pressure=read_pressure_level,
-        footprint=lambda: footprint().current_bytes,
+        footprint=lambda: planned_footprint(backend.kind).current_bytes,
     )
 
 

@@ -13,6 +13,10 @@ import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slotstream_core.backend import BackendKind
 
 PROCESS_STATUS = Path("/proc/self/status")
 KIB = 1024
@@ -48,6 +52,19 @@ def footprint() -> Footprint:
     # Sandboxes without /proc: the C library's peak is the best upper bound there is. Bytes on macOS, else KiB.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else KIB)
     return Footprint(current_bytes=peak, peak_bytes=peak)
+
+
+def device_footprint() -> Footprint:
+    """Measure what MLX holds on its device, kept buffers included: what a plan for an NVIDIA GPU is about."""
+    import mlx.core as mx
+
+    current = int(mx.get_active_memory()) + int(mx.get_cache_memory())
+    return Footprint(current_bytes=current, peak_bytes=max(current, int(mx.get_peak_memory())))
+
+
+def planned_footprint(backend: BackendKind) -> Footprint:
+    """Measure the memory that a plan for this backend speaks of: the process's, or an NVIDIA device's."""
+    return device_footprint() if backend == "cuda" else footprint()
 
 
 def parse_process_status(text: str) -> Footprint | None:

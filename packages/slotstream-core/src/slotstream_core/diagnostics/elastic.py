@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from slotstream_core.backend import Backend
 from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.decoding import PromptReader, next_logits
 from slotstream_core.governing import ExpertsPool, Governor, Sensors
 from slotstream_core.loading import LoadedModel, load_model
-from slotstream_core.memory import drop_buffer_cache, footprint
+from slotstream_core.memory import drop_buffer_cache, planned_footprint
 from slotstream_planner import Machine, MemoryPlan, PlanRequest
 from slotstream_planner.pressure import PressureLevel
 
@@ -129,6 +130,7 @@ def drill_governor(directory: Path, *, max_tokens: int = 24, memory_limit_gb: fl
         slotstream_planner.PlannerError: No plan fits.
     """
     started_s = time.perf_counter()
+    backend = Backend.detect().kind
     with load_model(directory, request=PlanRequest(memory_limit_gb=memory_limit_gb)) as loaded:
         plan, machine = loaded.plan, Machine.current()
         bench = _Bench(loaded=loaded, plan=plan, pool=ExpertsPool(loaded.experts), machine=machine)
@@ -136,7 +138,7 @@ def drill_governor(directory: Path, *, max_tokens: int = 24, memory_limit_gb: fl
             clock=lambda: bench.now_s,
             machine=lambda: bench.machine,
             pressure=lambda: bench.level,
-            footprint=lambda: footprint().current_bytes,
+            footprint=lambda: planned_footprint(backend).current_bytes,
         )
         governor = Governor(bench, sensors)
         full = plan.pool_slots
@@ -167,7 +169,7 @@ def drill_governor(directory: Path, *, max_tokens: int = 24, memory_limit_gb: fl
         )
         items.append(_same("the ids are the same after the recovery", expected, _greedy(loaded, max_tokens)))
         loaded.experts.pool.check_integrity()
-    peak = footprint().peak_bytes
+    peak = planned_footprint(backend).peak_bytes
     inside = peak <= plan.expected_peak_bytes
     items.append(
         CheckItem(

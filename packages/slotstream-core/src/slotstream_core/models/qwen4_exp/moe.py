@@ -119,6 +119,7 @@ class ExpertLayer:
         self._layer = layer
         self._experts = experts
         self._host = weights.host
+        self._fewest_pairs = weights.fewest_pairs
         self._top = config.num_experts_per_tok
         self._expert_count = config.num_experts
         self._normalise = config.norm_topk_prob
@@ -192,7 +193,17 @@ class ExpertLayer:
             pairs = np.repeat(host_array(x), self._top, axis=0)
             outputs = multiply_by_expert(host_stacks(arrays), pairs, places.reshape(-1), self._host)
             return mx.array(outputs).reshape(*places.shape, -1)
+        if slots.size < self._fewest_pairs:
+            rows = mx.repeat(x, self._top, axis=0)
+            return self._padded(rows, slots.reshape(-1)).reshape(*slots.shape, -1)
         return compute_experts(arrays, x[:, None, None, :], slots)[:, :, 0]
+
+    def _padded(self, pairs: mx.array, slots: mx.array) -> mx.array:
+        """Outputs [pairs, hidden] of too few pairs, computed among as many as it takes for the usual kernel."""
+        short = max(0, self._fewest_pairs - len(slots))
+        many = mx.concatenate([pairs, mx.repeat(pairs[-1:], short, axis=0)])
+        places = mx.concatenate([slots, mx.repeat(slots[-1:], short)])
+        return compute_experts(self._experts.arrays(self._layer), many[:, None, :], places)[: len(slots), 0]
 
     def _streamed(
         self, x: mx.array, ids: mx.array, shared: SharedRun, leases: PassLeases, watch: PassWatch | None
@@ -253,6 +264,8 @@ class ExpertLayer:
         if self._host is not None and x.shape[0] >= HOST_ROWS:
             return mx.array(multiply_by_expert(host_stacks(arrays), host_array(x)[rows], slots, self._host))
         chosen = x[mx.array(rows.astype(np.int32))]
+        if len(slots) < self._fewest_pairs:
+            return self._padded(chosen, mx.array(slots))
         return compute_experts(arrays, chosen[:, None, :], mx.array(slots))[:, 0]
 
 
