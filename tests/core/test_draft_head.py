@@ -215,3 +215,17 @@ def test_a_failed_draft_read_leaves_state_and_model_usable(tiny: Path, monkeypat
                 model.draft(state, 5, 3)
         assert model.draft(state, 5, 3) == model.draft(plain, 5, 3)
         assert np.array_equal(last_logits(model, [5], state), last_logits(model, [5], plain))
+
+
+def test_a_long_verified_pass_can_be_cut_anywhere(tiny: Path) -> None:
+    rows = WAITING_ROWS + 4
+    with open_drafting_model(tiny) as model:
+        start = model.new_state()
+        last_logits(model, PROMPT[:22], start)
+        for kept in (0, 1, 7, rows):
+            state, plain = start.fork(), start.fork()
+            model.forward(PROMPT[22 : 22 + rows], state, record=True, decode=True)
+            state.trim(22 + kept)
+            if kept:
+                run_passes(model, PROMPT[22 : 22 + kept], (1,), plain)
+            assert model.draft(state, 9, 3) == model.draft(plain, 9, 3)

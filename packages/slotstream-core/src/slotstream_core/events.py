@@ -71,6 +71,23 @@ class ExpertTraffic:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DraftCounts:
+    """What the draft head did in one request.
+
+    Attributes:
+        drafted: Tokens guessed and verified.
+        accepted: Those of them that became part of the reply.
+        passes_by_depth: By number of drafts, how many passes verified so many; the first entry counts plain passes.
+        failed_reads: 1 when a record of the head could not be read, after which the reply went on without drafts.
+    """
+
+    drafted: int = 0
+    accepted: int = 0
+    passes_by_depth: tuple[int, ...] = ()
+    failed_reads: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timings:
     """Durations of one request in seconds: reading the prompt, then making the reply."""
 
@@ -87,6 +104,7 @@ class Finished:
         stop_string: The stop string that was met, if any.
         token_ids: Every generated id, an end token included.
         seed: Seed of the random stream that was used.
+        drafts: What the draft head did; None when none was loaded.
     """
 
     reason: FinishReason
@@ -96,6 +114,7 @@ class Finished:
     usage: Usage
     timings: Timings
     experts: ExpertTraffic
+    drafts: DraftCounts | None = None
 
 
 GenerationEvent = PromptProgress | ThinkingDelta | TextDelta | Finished

@@ -78,3 +78,15 @@ class Model(Protocol):
         Raises:
             RequestError: No ids, or an id outside the vocabulary.
         """
+
+class DraftingModel(Model, Protocol):
+    """A model with a draft head."""
+
+    def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
+        """Guess the ``depth`` tokens after ``token``, the one chosen after everything ``state`` has seen.
+
+        The state is not advanced.
+
+        Raises:
+            ExpertReadError: One of the head's records could not be read; state and model can still be used.
+        """

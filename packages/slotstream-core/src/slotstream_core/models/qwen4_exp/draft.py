@@ -80,17 +80,19 @@ class DraftHead:
             tokens=np.zeros(0, np.int64),
         )
 
-    def follow(self, state: DraftState, tokens: Ids, streams: mx.array, *, wait: bool) -> None:
+    def follow(self, state: DraftState, tokens: Ids, streams: mx.array, *, wait: bool, record: bool) -> None:
         """Take in a pass of the main model: its ``tokens`` [T] and their ``streams`` [T, streams, hidden].
 
-        Every row whose next token is known leaves its keys and values, or waits for the next draft with ``wait``.
+        Every row whose next token is known for good leaves its keys and values; with ``wait`` a few rows wait for the
+        next draft. With ``record`` the pass's tokens may be taken back.
         """
+        known = max(0, (state.length if record else state.length + len(tokens)) - 1)
         state.streams = mx.concatenate([state.streams, streams])
         state.tokens = np.concatenate([state.tokens, tokens])
         if wait and len(state.tokens) <= WAITING_ROWS:
             return
-        while (start := state.attention.length) < state.length - 1:
-            end = min(start + ROWS_AT_ONCE, state.length - 1)
+        while (start := state.attention.length) < known:
+            end = min(start + ROWS_AT_ONCE, known)
             rows = slice(start - state.first, end - state.first)
             after = state.tokens[rows.start + 1 : rows.stop + 1]
             self._attend(state.attention, state.streams[rows], mx.array(after.astype(np.int32)), queries=0)

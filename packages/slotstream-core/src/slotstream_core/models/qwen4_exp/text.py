@@ -430,7 +430,7 @@ class Qwen4ExpModel:
                 streams = layer(streams, state.layers[index], positions, leases, watch)
             result = ForwardResult(logits=self._logits(streams if logits == "all" else streams[-1:]), streams=streams)
             if self.draft_head is not None:
-                self.draft_head.follow(_draft_state(state), tokens, streams, wait=record or decode)
+                self.draft_head.follow(_draft_state(state), tokens, streams, wait=record or decode, record=record)
             state.advance(len(tokens), recorded=record)
             pending = [result.logits, streams, *state.arrays()]
             if leases.any_held:

@@ -1,0 +1,253 @@
+"""How many tokens to draft before the next pass.
+
+Drafting d tokens makes a pass of d + 1 rows and yields 1 + a1 + a1 a2 + ... tokens, where a_i is the share of i-th
+drafts accepted once those before them were. A pass of more rows takes longer, on the processor and, when experts
+stream, for the union of the experts its rows ask for. Which depth yields most tokens a second depends on the text, the
+machine and what the pool holds, so `AdaptiveDepth` measures both sides while it runs.
+"""
+
+import statistics
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+DEFAULT_DEPTH: Final = 2
+ADAPTIVE_LIMIT: Final = 4
+"""Deepest that `AdaptiveDepth` goes unless asked for more."""
+
+DEPTH_LIMIT: Final = 16
+
+_SAMPLES: Final = 9
+"""Passes of a depth that its median time is taken of."""
+
+_MEMORY: Final = 0.98
+"""What an accepted or refused draft still counts after the next one at its place."""
+
+_FIRST_SAMPLES: Final = 3
+"""Passes of a depth before its time is believed."""
+
+_PROBE_SHARE: Final = 0.01
+"""Share of the time of a reply that may be lost to passes of another depth than the best."""
+
+_PROBE_EVERY: Final = 12
+_PROBE_AT_LEAST_EVERY: Final = 192
+"""Passes between two looks at another depth: the first look, and what doubling stops at while nothing changes."""
+
+_SWITCH_GAIN: Final = 1.03
+"""A depth must be this much faster than the present one to take its place."""
+
+_PRIOR_ACCEPTANCE: Final = 0.6
+_PRIOR_TRIALS: Final = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassCost:
+    """What one pass took.
+
+    Attributes:
+        depth: Drafts that it verified; 0 for a plain pass.
+        time_s: Drafting and verifying, from start to logits.
+        wait_s: Part of it spent waiting for expert records.
+        bytes_read: Bytes of expert records read in it, the draft head's included.
+    """
+
+    depth: int
+    time_s: float
+    wait_s: float = 0.0
+    bytes_read: int = 0
+
+
+class DepthPolicy(Protocol):
+    """Chooses the depth of every pass.  One reply at a time."""
+
+    def begin(self) -> None:
+        """A reply begins."""
+
+    def choose(self, most: int) -> int:
+        """Return the number of tokens to draft, 0 to ``most``."""
+
+    def note(self, cost: PassCost, accepted: int) -> None:
+        """Learn what the pass cost and how many of its drafts, from the first on, were accepted."""
+
+
+class FixedDepth:
+    """Always the same depth."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+
+    def begin(self) -> None:
+        """See `DepthPolicy.begin`."""
+
+    def choose(self, most: int) -> int:
+        """See `DepthPolicy.choose`."""
+        return min(self._depth, most)
+
+    def note(self, cost: PassCost, accepted: int) -> None:
+        """See `DepthPolicy.note`."""
+
+
+class Acceptance:
+    """Shares of drafts accepted, by place; recent drafts count most."""
+
+    def __init__(self, limit: int) -> None:
+        self._accepted = [_PRIOR_ACCEPTANCE * _PRIOR_TRIALS] * limit
+        self._trials = [_PRIOR_TRIALS] * limit
+
+    def note(self, depth: int, accepted: int) -> None:
+        """Learn that of ``depth`` drafts the first ``accepted`` were."""
+        for place in range(min(accepted + 1, depth)):
+            self._accepted[place] = self._accepted[place] * _MEMORY + (place < accepted)
+            self._trials[place] = self._trials[place] * _MEMORY + 1
+
+    def soften(self) -> None:
+        """Believe what is known a little less: another text begins."""
+        for place, trials in enumerate(self._trials):
+            if trials > _PRIOR_TRIALS:
+                self._accepted[place] *= _PRIOR_TRIALS / trials
+                self._trials[place] = _PRIOR_TRIALS
+
+    def tokens(self, depth: int) -> float:
+        """Tokens that a pass of this depth is expected to yield."""
+        expected, all_before = 1.0, 1.0
+        for place in range(depth):
+            all_before *= self._accepted[place] / self._trials[place]
+            expected += all_before
+        return expected
+
+
+class PassTimes:
+    """Expected time of a pass by depth: the median of its computing, and its bytes at the time a byte makes wait."""
+
+    def __init__(self, limit: int) -> None:
+        self._computing: list[deque[float]] = [deque(maxlen=_SAMPLES) for _ in range(limit + 1)]
+        self._bytes: list[float] = [0.0] * (limit + 1)
+        self._wait_s = 0.0
+        self._waited_bytes = 0.0
+
+    def note(self, cost: PassCost) -> None:
+        """Learn from one pass."""
+        known = len(self._computing[cost.depth])
+        self._computing[cost.depth].append(max(0.0, cost.time_s - cost.wait_s))
+        weight = 1 / min(known + 1, _SAMPLES)
+        self._bytes[cost.depth] += weight * (cost.bytes_read - self._bytes[cost.depth])
+        self._wait_s = self._wait_s * _MEMORY + cost.wait_s
+        self._waited_bytes = self._waited_bytes * _MEMORY + cost.bytes_read
+
+    def samples(self, depth: int) -> int:
+        """How many passes of a depth are remembered."""
+        return len(self._computing[depth])
+
+    def expected_s(self, depth: int) -> float | None:
+        """Seconds of a pass of this depth, measured or from its neighbours on a straight line; None when unknown."""
+        if self._computing[depth]:
+            return self._measured_s(depth)
+        known = [other for other, samples in enumerate(self._computing) if samples]
+        below = [other for other in known if other < depth]
+        above = [other for other in known if other > depth]
+        if below and above:
+            low, high = below[-1], above[0]
+        elif len(below) >= 2:
+            low, high = below[-2], below[-1]
+        else:
+            return None
+        start, end = self._measured_s(low), self._measured_s(high)
+        return start + max(0.0, end - start) * (depth - low) / (high - low)
+
+    def _measured_s(self, depth: int) -> float:
+        per_byte = self._wait_s / self._waited_bytes if self._waited_bytes else 0.0
+        return statistics.median(self._computing[depth]) + self._bytes[depth] * per_byte
+
+
+class AdaptiveDepth:
+    """Chooses the depth that yields most tokens a second by what was measured, 0 when drafting does not pay.
+
+    Now and then another depth is tried. What such passes lose against the best one stays below a hundredth of the time
+    spent, and they become rarer while they change nothing.
+
+    Attributes:
+        limit: Deepest that it goes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._acceptance = Acceptance(limit)
+        self._times = PassTimes(limit)
+        self._best = min(DEFAULT_DEPTH, limit)
+        self._elapsed_s = 0.0
+        self._lost_s = 0.0
+        self._since_probe = 0
+        self._interval = _PROBE_EVERY
+        self._probe_up = True
+        self._trial: int | None = None
+
+    def begin(self) -> None:
+        """See `DepthPolicy.begin`."""
+        self._acceptance.soften()
+        self._interval = _PROBE_EVERY
+        self._since_probe = 0
+        self._settle()
+
+    def choose(self, most: int) -> int:
+        """See `DepthPolicy.choose`."""
+        self._trial = None
+        for depth in (0, min(DEFAULT_DEPTH, self.limit)):
+            if self._times.samples(depth) < _FIRST_SAMPLES and depth <= most:
+                return depth
+        if self._since_probe >= self._interval:
+            other = self._other_depth()
+            if other is not None and other <= most and self._affordable(other):
+                self._trial = other
+                return other
+        return min(self._best, most)
+
+    def note(self, cost: PassCost, accepted: int) -> None:
+        """See `DepthPolicy.note`."""
+        best = self._best
+        pace = self._pace(best)
+        self._acceptance.note(cost.depth, accepted)
+        self._times.note(cost)
+        self._elapsed_s += cost.time_s
+        self._since_probe += 1
+        self._settle()
+        if cost.depth == self._trial:
+            lost_s = 0.0 if pace is None else cost.time_s - (1 + accepted) / pace
+            self._lost_s = max(0.0, self._lost_s + lost_s)
+            if lost_s < 0:  # it was worth it: look again at once
+                self._interval, self._probe_up = _PROBE_EVERY, not self._probe_up
+                self._since_probe = _PROBE_EVERY
+            else:
+                self._since_probe = 0
+                grown = min(2 * self._interval, _PROBE_AT_LEAST_EVERY)
+                self._interval = grown if self._best == best else _PROBE_EVERY
+        self._trial = None
+
+    def _pace(self, depth: int) -> float | None:
+        """Expected tokens a second."""
+        time_s = self._times.expected_s(depth)
+        return None if not time_s else self._acceptance.tokens(depth) / time_s
+
+    def _settle(self) -> None:
+        paces = {depth: pace for depth in range(self.limit + 1) if (pace := self._pace(depth)) is not None}
+        if not paces:
+            return
+        fastest = max(paces, key=lambda depth: paces[depth])
+        present = paces.get(self._best)
+        if present is None or paces[fastest] > present * _SWITCH_GAIN:
+            self._best = fastest
+
+    def _other_depth(self) -> int | None:
+        """The depth to look at next: by turns one more and one less than the best."""
+        self._probe_up = not self._probe_up
+        up = self._best + 1 if self._best < self.limit else None
+        down = self._best - 1 if self._best > 0 else None
+        if self._probe_up:
+            return up if up is not None else down
+        return down if down is not None else up
+
+    def _affordable(self, depth: int) -> bool:
+        time_s, pace = self._times.expected_s(depth), self._pace(self._best)
+        if time_s is None or pace is None:
+            return True
+        loss_s = max(0.0, time_s - self._acceptance.tokens(depth) / pace)
+        return self._lost_s + loss_s <= _PROBE_SHARE * self._elapsed_s

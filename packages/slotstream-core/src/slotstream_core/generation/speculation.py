@@ -1,0 +1,123 @@
+"""Speculative decoding: the draft head guesses, one pass of the model verifies, and the sampler decides.
+
+The tokens are those of plain decoding: at every place the ordinary sampler draws from the model's own logits, in the
+same order and with the same history, and a draft is kept when it is what was drawn. The first draw that differs from
+its draft is itself the next token. Nothing is compared with the head's probabilities.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+
+import numpy as np
+
+from slotstream_core.errors import ExpertReadError
+from slotstream_core.events import DraftCounts
+from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.generation.decoding import Row, next_logits
+from slotstream_core.generation.draft_depth import DepthPolicy, PassCost
+from slotstream_core.generation.sampling import Sampler
+from slotstream_core.models.base import DraftingModel
+from slotstream_core.state.sequence import SequenceState
+
+
+class SpeculativeDecoder:
+    """Decodes with drafts, as many a pass as a policy says.  One reply.
+
+    A draft record that cannot be read ends drafting, not the reply: what follows is decoded plainly.
+
+    Args:
+        model: With its draft head.
+        state: Of a prompt that was read.
+        sampler: The reply's.
+        policy: Chooses the depth of each pass and learns from it; outlives the reply.
+        traffic: What the experts, the head's included, read so far.
+    """
+
+    def __init__(
+        self,
+        model: DraftingModel,
+        state: SequenceState,
+        sampler: Sampler,
+        policy: DepthPolicy,
+        *,
+        traffic: Callable[[], ExpertStats],
+    ) -> None:
+        self._model = model
+        self._state = state
+        self._sampler = sampler
+        self._policy = policy
+        self._traffic = traffic
+        self._passes: Counter[int] = Counter()
+        self._accepted = 0
+        self._failed_reads = 0
+
+    @property
+    def counts(self) -> DraftCounts:
+        """What was drafted so far and what became of it."""
+        deepest = max(self._passes, default=0)
+        return DraftCounts(
+            drafted=sum(depth * count for depth, count in self._passes.items()),
+            accepted=self._accepted,
+            passes_by_depth=tuple(self._passes[depth] for depth in range(deepest + 1)),
+            failed_reads=self._failed_reads,
+        )
+
+    def tokens(self, row: Row, *, limit: int) -> Generator[int, None, None]:
+        """See `Decoder.tokens`."""
+        self._policy.begin()
+        left = limit
+        token = self._sampler.sample(row)
+        while True:
+            yield token
+            left -= 1
+            if not left:
+                return
+            started, before = time.perf_counter(), self._traffic()
+            drafts = self._draft(token, left - 1)
+            if drafts:
+                token, accepted = yield from self._verified(token, drafts, started, before)
+                left -= accepted
+            else:
+                row = next_logits(self._model, self._state, token)
+                self._passes[0] += 1
+                if not self._failed_reads:
+                    self._policy.note(self._cost(0, started, before), 0)
+                token = self._sampler.sample(row)
+
+    def _draft(self, token: int, most: int) -> list[int]:
+        depth = 0 if self._failed_reads else self._policy.choose(most)
+        if not depth:
+            return []
+        try:
+            return self._model.draft(self._state, token, depth)
+        except ExpertReadError:
+            self._failed_reads += 1
+            return []
+
+    def _verified(
+        self, token: int, drafts: list[int], started: float, before: ExpertStats
+    ) -> Generator[int, None, tuple[int, int]]:
+        """Read ``token`` and its drafts, yield the accepted ones, and return the token after them and their number."""
+        first = self._state.length + 1
+        ids = np.array([token, *drafts], dtype=np.int32)
+        rows = np.array(self._model.forward(ids, self._state, logits="all", record=True, decode=True).logits)
+        cost = self._cost(len(drafts), started, before)
+        self._passes[len(drafts)] += 1
+        accepted = 0
+        try:
+            drawn = self._sampler.sample(rows[0])
+            while accepted < len(drafts) and drawn == drafts[accepted]:
+                yield drawn
+                accepted += 1
+                drawn = self._sampler.sample(rows[accepted])
+        finally:
+            self._state.trim(first + accepted)
+            self._state.forget_passes()
+            self._accepted += accepted
+        self._policy.note(cost, accepted)
+        return drawn, accepted
+
+    def _cost(self, depth: int, started: float, before: ExpertStats) -> PassCost:
+        elapsed, traffic = time.perf_counter() - started, self._traffic().since(before)
+        return PassCost(depth=depth, time_s=elapsed, wait_s=traffic.wait_s, bytes_read=traffic.bytes_read)

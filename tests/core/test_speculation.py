@@ -1,0 +1,173 @@
+"""Speculative decoding yields the tokens of plain decoding, whatever is drafted, and keeps its books."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from slotstream_core.checkpoint.synthesis import write_synthetic
+from slotstream_core.experts import StoredExperts
+from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.generation.decoding import Decoder, PlainDecoder, logits_row
+from slotstream_core.generation.draft_depth import DepthPolicy, FixedDepth, PassCost
+from slotstream_core.generation.sampling import GREEDY, Sampler, SamplingParams
+from slotstream_core.generation.speculation import SpeculativeDecoder
+from slotstream_core.models.base import DraftingModel, Model
+from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
+from slotstream_core.state.sequence import SequenceState
+from tests.core.qwen4_exp_models import open_drafting_model, open_model
+
+SETTINGS = {"vocab_size": 288, "indexer_budget": 16, "indexer_n_heads": 8, "num_experts": 16, "split_ngram_parts": 3}
+PROMPT = [(7 * i * i + 3 * i + 5) % 256 for i in range(30)]
+TOKENS = 24
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, top_k=12, presence_penalty=0.7, seed=3)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_synthetic(tmp_path_factory.mktemp("tiny"), SETTINGS, bits=4, group_size=32, draft=True)
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Iterator[Qwen4ExpModel]:
+    with open_drafting_model(tiny) as opened:
+        yield opened
+
+
+def no_traffic() -> ExpertStats:
+    return ExpertStats()
+
+
+class Scripted:
+    """The model with another head: drafts are the true continuation where `right` says so, else wrong."""
+
+    def __init__(self, model: Qwen4ExpModel, continuation: list[int], right: str) -> None:
+        self.forward = model.forward
+        self.new_state = model.new_state
+        self._continuation = continuation
+        self._right = right
+
+    def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
+        drafts = []
+        for place in range(state.length + 1 - len(PROMPT), state.length + 1 - len(PROMPT) + depth):
+            true = self._continuation[place] if place < len(self._continuation) else 0
+            drafts.append(true if self._right[place % len(self._right)] == "y" else (true + 1) % 256)
+        return drafts
+
+
+class Sequenced:
+    """A policy that walks through a list of depths and remembers what it was told."""
+
+    def __init__(self, *depths: int) -> None:
+        self._depths = depths
+        self._next = 0
+        self.noted: list[tuple[PassCost, int]] = []
+
+    def begin(self) -> None:
+        self._next = 0
+
+    def choose(self, most: int) -> int:
+        self._next += 1
+        return min(most, self._depths[(self._next - 1) % len(self._depths)])
+
+    def note(self, cost: PassCost, accepted: int) -> None:
+        self.noted.append((cost, accepted))
+
+
+def plain(model: Model, params: SamplingParams, tokens: int = TOKENS) -> list[int]:
+    state = model.new_state()
+    row = logits_row(model.forward(PROMPT, state).logits)
+    return list(PlainDecoder(model, state, Sampler(params)).tokens(row, limit=tokens))
+
+
+def speculative(
+    model: DraftingModel, params: SamplingParams, policy: DepthPolicy, tokens: int = TOKENS
+) -> tuple[list[int], SpeculativeDecoder, SequenceState]:
+    state = model.new_state()
+    row = logits_row(model.forward(PROMPT, state).logits)
+    decoder = SpeculativeDecoder(model, state, Sampler(params), policy, traffic=no_traffic)
+    return list(decoder.tokens(row, limit=tokens)), decoder, state
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("right", "depth"), [("y", 6), ("n", 6), ("n", 1), ("yn", 2), ("yyn", 4), ("nyyyy", 3)])
+def test_the_tokens_are_those_of_plain_decoding(
+    model: Qwen4ExpModel, params: SamplingParams, right: str, depth: int
+) -> None:
+    expected = plain(model, params)
+    scripted = Scripted(model, expected, right)
+    tokens, decoder, state = speculative(scripted, params, FixedDepth(depth))
+    assert tokens == expected
+    assert state.length == len(PROMPT) + TOKENS - 1
+    if right == "y":
+        assert decoder.counts.accepted == decoder.counts.drafted
+    if right == "n":
+        assert decoder.counts.accepted == 0
+    assert decoder.counts.accepted + sum(decoder.counts.passes_by_depth) == TOKENS - 1
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_the_model_s_own_head_and_changing_depths_change_nothing(model: Qwen4ExpModel, params: SamplingParams) -> None:
+    tokens, decoder, _ = speculative(model, params, Sequenced(3, 0, 1, 5, 2, 0, 0, 4))
+    assert tokens == plain(model, params)
+    assert decoder.counts.drafted > 0
+
+
+def test_a_model_with_a_head_decodes_plainly_like_one_without(tiny: Path, model: Qwen4ExpModel) -> None:
+    with open_model(tiny) as without:
+        assert plain(without, SAMPLED) == plain(model, SAMPLED)
+
+
+@pytest.mark.parametrize("taken", range(1, 9))
+def test_closing_early_leaves_the_state_as_plain_decoding_does(model: Qwen4ExpModel, taken: int) -> None:
+    expected = plain(model, GREEDY)
+    state = model.new_state()
+    row = logits_row(model.forward(PROMPT, state).logits)
+    decoder: Decoder = SpeculativeDecoder(
+        Scripted(model, expected, "yyn"), state, Sampler(GREEDY), FixedDepth(3), traffic=no_traffic
+    )
+    with closing(decoder.tokens(row, limit=TOKENS)) as tokens:
+        got = [next(tokens) for _ in range(taken)]
+    assert got == expected[:taken]
+    assert state.length == len(PROMPT) + taken - 1
+    row = logits_row(model.forward([got[-1]], state).logits)
+    assert list(PlainDecoder(model, state, Sampler(GREEDY)).tokens(row, limit=4)) == expected[taken : taken + 4]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+def test_no_row_is_read_beyond_the_limit(model: Qwen4ExpModel, limit: int) -> None:
+    policy = Sequenced(16)
+    tokens, decoder, state = speculative(Scripted(model, plain(model, GREEDY), "y"), GREEDY, policy, limit)
+    assert len(tokens) == limit
+    assert state.length == len(PROMPT) + limit - 1
+    assert decoder.counts.drafted <= max(0, limit - 2)
+
+
+def test_a_failed_draft_read_goes_on_without_drafts(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError("the disk is gone")
+
+    with open_drafting_model(tiny, draft_slots=8) as streamed:
+        expected = plain(streamed, SAMPLED)
+        monkeypatch.setattr(StoredExperts, "read", refuse)
+        policy = Sequenced(2)
+        tokens, decoder, _ = speculative(streamed, SAMPLED, policy)
+        assert tokens == expected
+        assert decoder.counts.failed_reads == 1
+        assert decoder.counts.drafted == 0
+        assert policy.noted == []
+        monkeypatch.undo()
+        again, decoder, _ = speculative(streamed, SAMPLED, policy)
+        assert again == expected
+        assert decoder.counts.drafted > 0
+
+
+def test_the_policy_hears_of_every_pass(model: Qwen4ExpModel) -> None:
+    policy = Sequenced(2, 0)
+    _, decoder, _ = speculative(Scripted(model, plain(model, GREEDY), "yn"), GREEDY, policy)
+    assert [sum(cost.depth == depth for cost, _ in policy.noted) for depth in range(3)] == list(
+        decoder.counts.passes_by_depth
+    )
+    assert sum(accepted for _, accepted in policy.noted) == decoder.counts.accepted
+    assert all(cost.time_s > 0 for cost, _ in policy.noted)
