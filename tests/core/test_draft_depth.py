@@ -69,8 +69,20 @@ def better_of_on_and_off(where: Simulated) -> float:
 
 @pytest.mark.parametrize(
     ("per_draft", "share", "wait_share"),
-    [(0.16, 0.05, 0.0), (0.16, 0.5, 0.0), (0.16, 0.97, 0.0), (0.33, 0.05, 0.5), (0.33, 0.5, 0.0), (0.33, 0.7, 0.5)]
-    + [(0.6, 0.05, 0.0), (0.6, 0.5, 0.0), (0.6, 0.7, 0.5), (0.6, 0.97, 0.5), (1.0, 0.5, 0.0), (1.0, 0.97, 0.0)],
+    [
+        (0.16, 0.05, 0.0),
+        (0.16, 0.5, 0.0),
+        (0.16, 0.97, 0.0),
+        (0.33, 0.05, 0.5),
+        (0.33, 0.5, 0.0),
+        (0.33, 0.7, 0.5),
+        (0.6, 0.05, 0.0),
+        (0.6, 0.5, 0.0),
+        (0.6, 0.7, 0.5),
+        (0.6, 0.97, 0.5),
+        (1.0, 0.5, 0.0),
+        (1.0, 0.97, 0.0),
+    ],
 )
 def test_auto_loses_at_most_two_per_cent_against_the_better_of_on_and_off(
     per_draft: float, share: float, wait_share: float
@@ -129,7 +141,7 @@ def test_a_depth_never_tried_is_judged_by_its_neighbours() -> None:
 
 def test_bytes_that_a_pass_reads_cost_what_a_byte_made_others_wait() -> None:
     times = PassTimes(2)
-    for _ in range(9):
+    for _ in range(15):
         times.note(PassCost(depth=0, time_s=2.0, wait_s=1.0, bytes_read=100))
         times.note(PassCost(depth=2, time_s=3.0, wait_s=1.5, bytes_read=150))
     plain, deep = times.expected_s(0), times.expected_s(2)

@@ -43,7 +43,7 @@ class Scripted:
     """The model with another head: drafts are the true continuation where `right` says so, else wrong."""
 
     def __init__(self, model: Qwen4ExpModel, continuation: list[int], right: str) -> None:
-        self.forward = model.forward
+        self.forward, self.read = model.forward, model.read
         self.new_state = model.new_state
         self._continuation = continuation
         self._right = right

@@ -30,6 +30,7 @@ def test_a_request_is_one_line_without_its_text(caplog: pytest.LogCaptureFixture
     assert line["completion_tokens"] == 2
     assert line["prompt_tokens"] > len(SECRET)
     assert (line["expert_hits"], line["expert_misses"], line["expert_bytes"]) == (6, 2, 2000)
+    assert (line["drafted"], line["drafts_accepted"]) == (4, 2)
     for phase in ("queue_s", "prefill_s", "decode_s", "first_s", "duration_s"):
         assert 0 <= line[phase] < 60
     assert "swordfish" not in caplog.text
@@ -78,6 +79,9 @@ def test_metrics_count_requests_tokens_and_experts() -> None:
     assert values["slotstream_expert_hits_total"] == "6.0"
     assert values["slotstream_expert_misses_total"] == "2.0"
     assert values["slotstream_expert_read_bytes_total"] == "2000.0"
+    assert values['slotstream_draft_tokens_total{outcome="accepted"}'] == "2.0"
+    assert values['slotstream_draft_tokens_total{outcome="refused"}'] == "2.0"
+    assert values['slotstream_decode_passes_total{drafts="2"}'] == "2.0"
     assert values["slotstream_queued_requests"] == "0.0"
     assert values["slotstream_prefill_seconds_count"] == "1.0"
     assert float(values["slotstream_resident_bytes"]) > 1e7

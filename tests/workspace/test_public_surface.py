@@ -15,6 +15,7 @@ SURFACE = {
         "CancelToken",
         "ChatMessage",
         "Engine",
+        "DraftCounts",
         "ExpertTraffic",
         "Finished",
         "GenerationEvent",

@@ -57,14 +57,7 @@ _OPTIONS = (
         type=click.Choice(["auto", "on", "off"]),
         default="auto",
         show_default=True,
-        help="Speculative decoding with the draft head.",
-    ),
-    click.option(
-        "--vision",
-        type=click.Choice(["auto", "on", "off"]),
-        default="auto",
-        show_default=True,
-        help="Images: load the encoder on first use, reserve it at start, or refuse them.",
+        help="Draft head: where the plan has room and as deep as it pays, always at its full depth, or never.",
     ),
     click.option(
         "--mtp-experts",
@@ -75,11 +68,18 @@ _OPTIONS = (
         show_envvar=True,
         help="Where the draft head's experts live.",
     ),
+    click.option(
+        "--vision",
+        type=click.Choice(["auto", "on", "off"]),
+        default="auto",
+        show_default=True,
+        help="Images: load the encoder on first use, reserve it at start, or refuse them.",
+    ),
 )
 
 
-_SIZES = 7
-"""How many of the options size the process and the window; every command that loads a model takes those."""
+_SIZES = 9
+"""How many of the options apply to every command that loads a model."""
 
 
 def size_options(function: _Function) -> _Function:
@@ -107,6 +107,8 @@ def make_size_request(
         max_ram_percent=options["max_ram_percent"],
         max_context=options["max_context"],
         lookahead=options["lookahead"],
+        mtp=options["mtp"],
+        mtp_experts=options["mtp_experts"],
         max_prefill_wait_minutes=max_prefill_wait_minutes,
         prefix_cache=prefix_cache,
     )

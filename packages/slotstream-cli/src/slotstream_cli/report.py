@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from slotstream_core.engine import Engine
-from slotstream_core.events import Finished, PromptProgress
+from slotstream_core.events import DraftCounts, Finished, PromptProgress
 from slotstream_core.memory import footprint
 
 SILENT_PROMPT_TOKENS = 2_000
@@ -80,6 +80,14 @@ class RunReport:
                 f"lookahead {experts.ahead_records:,} records read ahead, {experts.ahead_used:,} of them used, "
                 f"{experts.wasted_bytes / 1e6:,.1f} MB wasted"
             )
+        if (drafts := finished.drafts) is not None:
+            passes = sum(drafts.passes_by_depth)
+            share = drafts.accepted / drafts.drafted if drafts.drafted else 0.0
+            self._line(
+                f"drafts {drafts.drafted:,} made, {drafts.accepted:,} accepted ({share:.1%}), in {passes:,} passes; "
+                f"{drafts.bytes_read / 1e6:,.1f} MB read for them"
+                + (", given up after a read that failed" if drafts.failed_reads else "")
+            )
         self._line(
             f"memory {memory.peak_bytes / 1e6:,.0f} MB lifetime peak, "
             f"{memory.current_bytes / 1e6:,.0f} MB now, {self._engine.plan.expected_peak_bytes / 1e6:,.0f} MB planned"
@@ -90,7 +98,7 @@ class RunReport:
         usage, timings, experts = finished.usage, finished.timings, finished.experts
         decoded = max(0, usage.completion_tokens - 1)
         memory = footprint()
-        plan = self._engine.plan
+        plan, drafts = self._engine.plan, finished.drafts or DraftCounts()
         return {
             "model": self._model,
             "finish_reason": finished.reason,
@@ -110,6 +118,12 @@ class RunReport:
             "ahead_records": experts.ahead_records,
             "ahead_used": experts.ahead_used,
             "ahead_wasted_bytes": experts.wasted_bytes,
+            "draft_placement": plan.draft,
+            "drafted_tokens": drafts.drafted,
+            "accepted_tokens": drafts.accepted,
+            "passes_by_depth": list(drafts.passes_by_depth),
+            "draft_bytes_read": drafts.bytes_read,
+            "draft_failed_reads": drafts.failed_reads,
             "lifetime_peak_bytes": memory.peak_bytes,
             "current_bytes": memory.current_bytes,
             "pool_slots": plan.pool_slots,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slotstream_core.engine import Engine, load
     from slotstream_core.errors import SlotstreamError
     from slotstream_core.events import (
+        DraftCounts,
         ExpertTraffic,
         Finished,
         GenerationEvent,
@@ -34,6 +35,7 @@ _HOMES = {
     "engine": ("Engine", "load"),
     "errors": ("SlotstreamError",),
     "events": (
+        "DraftCounts",
         "ExpertTraffic",
         "Finished",
         "GenerationEvent",
@@ -59,6 +61,7 @@ __all__ = [
     "THINKING",
     "CancelToken",
     "ChatMessage",
+    "DraftCounts",
     "Engine",
     "ExpertTraffic",
     "Finished",

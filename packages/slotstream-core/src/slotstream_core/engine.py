@@ -6,22 +6,34 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
-from slotstream_core.events import ExpertTraffic, Finished, GenerationEvent, PromptProgress, Timings, Usage
+from slotstream_core.events import (
+    DraftCounts,
+    ExpertTraffic,
+    Finished,
+    GenerationEvent,
+    PromptProgress,
+    Timings,
+    Usage,
+)
+from slotstream_core.experts.stats import ExpertStats
 from slotstream_core.generation.assembly import ReplyAssembler
 from slotstream_core.generation.control import CancelToken
-from slotstream_core.generation.decoding import PlainDecoder, PromptReader
+from slotstream_core.generation.decoding import Decoder, PlainDecoder, PromptReader
 from slotstream_core.generation.replies import ReplyLoop
 from slotstream_core.generation.sampling import ORDINARY, Sampler, SamplingParams
+from slotstream_core.generation.speculation import SpeculativeDecoder
 from slotstream_core.governing import ExpertsPool
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.prefixes.kept import PrefixKey
 from slotstream_core.prefixes.memory import ConversationMemory, prompt_array
 from slotstream_core.prefixes.resuming import PromptMemory
+from slotstream_core.state.sequence import SequenceState
 from slotstream_core.text.messages import ChatMessage, JsonObject
 from slotstream_core.text.template import ChatTemplate, ReasoningEffort
 from slotstream_core.text.tokenizer import Tokenizer
@@ -223,7 +235,7 @@ class Engine:
         self, prompt: PromptMemory, sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
     ) -> Iterator[GenerationEvent]:
         model, experts = self._loaded.model, self._loaded.experts
-        before = experts.stats
+        before, drafted = experts.stats, self._loaded.draft_stats()
         state = model.new_state()
         started = time.perf_counter()
         resumed = prompt.resume(state)
@@ -246,8 +258,9 @@ class Engine:
             yield progress
         prefilled = time.perf_counter()
         reply = ReplyLoop(assembler, eos_ids=self.tokenizer.eos_ids, budget=budget, cancel=cancel)
+        decoder = self._decoder(state, sampler)
         if reader.last_logits is not None:
-            yield from reply.events(PlainDecoder(model, state, sampler), reader.last_logits)
+            yield from reply.events(decoder, reader.last_logits)
         self.memory.finished(prompt, reply.generated)
         traffic = experts.stats.since(before)
         yield Finished(
@@ -271,7 +284,20 @@ class Engine:
                 ahead_used=traffic.ahead_used + traffic.ahead_joined,
                 wasted_bytes=traffic.wasted_bytes,
             ),
+            drafts=self._draft_counts(decoder, drafted),
         )
+
+    def _decoder(self, state: SequenceState, sampler: Sampler) -> Decoder:
+        """What makes the tokens after a prompt: speculatively when the draft head is loaded."""
+        loaded = self._loaded
+        if loaded.draft_experts is None:
+            return PlainDecoder(loaded.model, state, sampler)
+        return SpeculativeDecoder(loaded.model, state, sampler, loaded.depths, traffic=loaded.all_stats)
+
+    def _draft_counts(self, decoder: Decoder, before: ExpertStats) -> DraftCounts | None:
+        if not isinstance(decoder, SpeculativeDecoder):
+            return None
+        return replace(decoder.counts, bytes_read=self._loaded.draft_stats().since(before).bytes_read)
 
 
 @contextmanager

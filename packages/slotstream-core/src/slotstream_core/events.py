@@ -79,12 +79,14 @@ class DraftCounts:
         accepted: Those of them that became part of the reply.
         passes_by_depth: By number of drafts, how many passes verified so many; the first entry counts plain passes.
         failed_reads: 1 when a record of the head could not be read, after which the reply went on without drafts.
+        bytes_read: Bytes of the head's own experts read from disk.
     """
 
     drafted: int = 0
     accepted: int = 0
     passes_by_depth: tuple[int, ...] = ()
     failed_reads: int = 0
+    bytes_read: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from types import TracebackType
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.corrections import Correction, correction_path, read_correction
 from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.drafting import DraftExperts, choose_depths, open_draft_experts
 from slotstream_core.errors import CorrectionUnusable, PlanError
 from slotstream_core.experts import (
     ExpertLayout,
@@ -25,6 +26,8 @@ from slotstream_core.experts.cuda_memory import cuda_memory
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
 from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
+from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.generation.draft_depth import DepthPolicy
 from slotstream_core.memory import cap_buffer_cache
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
@@ -45,6 +48,8 @@ class LoadedModel:
         model: The model that uses both.
         plan: The plan it was loaded under.
         forecaster: What reads experts ahead in decode; None where the plan or the options leave it out.
+        draft_experts: The draft head's experts; None without a draft head.
+        depths: How many tokens to draft; learns from one reply to the next.
     """
 
     def __init__(
@@ -55,10 +60,14 @@ class LoadedModel:
         model: Qwen4ExpModel,
         plan: MemoryPlan,
         forecaster: Forecaster | None,
+        draft_experts: DraftExperts | None,
+        depths: DepthPolicy,
         resources: ExitStack,
     ) -> None:
         self.checkpoint = checkpoint
         self.forecaster = forecaster
+        self.draft_experts = draft_experts
+        self.depths = depths
         self.experts = experts
         self.model = model
         self.plan = plan
@@ -71,6 +80,14 @@ class LoadedModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def draft_stats(self) -> ExpertStats:
+        """What was read for the draft head so far."""
+        return ExpertStats() if self.draft_experts is None else self.draft_experts.stats
+
+    def all_stats(self) -> ExpertStats:
+        """What was read for the model and its draft head so far."""
+        return self.experts.stats.plus(self.draft_stats())
 
     def close(self) -> None:
         """Stop the readers and close the files.  A second call does nothing."""
@@ -112,7 +129,8 @@ def load_model(
         _check_plan(memory_plan, layout)
         cap_buffer_cache(memory_plan.buffer_cache_limit_bytes)
         lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
-        source = resources.enter_context(StoredExperts(layout, direct=_reads_past_cache(memory_plan, layout)))
+        direct = _reads_past_cache(memory_plan, layout)
+        source = resources.enter_context(StoredExperts(layout, direct=direct))
         reads_ahead = memory_plan.lookahead and options.lookahead == "plan"
         experts = resources.enter_context(
             StreamedExperts(
@@ -123,7 +141,23 @@ def load_model(
                 memory=slot_memory(backend),
             )
         )
-        model = resources.enter_context(build_model(checkpoint, experts, backend))
+        draft_experts = open_draft_experts(
+            checkpoint,
+            backend,
+            memory_plan,
+            lane_count=lanes,
+            direct=direct,
+            memory=slot_memory(backend),
+            resources=resources,
+        )
+        model = resources.enter_context(
+            build_model(
+                checkpoint,
+                experts,
+                backend,
+                draft_experts=None if draft_experts is None else draft_experts.experts,
+            )
+        )
         forecaster = _look_ahead(checkpoint, model, experts, backend, memory_plan, options) if reads_ahead else None
         return LoadedModel(
             checkpoint=checkpoint,
@@ -131,6 +165,8 @@ def load_model(
             model=model,
             plan=memory_plan,
             forecaster=forecaster,
+            draft_experts=draft_experts,
+            depths=choose_depths(memory_plan, options),
             resources=resources.pop_all(),
         )
 

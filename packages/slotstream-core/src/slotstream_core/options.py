@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from slotstream_core.errors import SettingError
+from slotstream_core.generation.draft_depth import DEPTH_LIMIT
 
 AheadSwitch = Literal["plan", "off"]
 Tap = Literal["boundary", "attention"]
 
 LOOKAHEAD_VARIABLE = "SLOTSTREAM_OPT_EXPERT_PREFETCH"
+DEPTH_VARIABLE = "SLOTSTREAM_DRAFT_DEPTH"
+EXACT_VARIABLE = "SLOTSTREAM_OPT_ROW_INVARIANT"
 TAP_VARIABLE = "SLOTSTREAM_EXPERT_PREFETCH_TAP"
 
 
@@ -23,10 +26,14 @@ class EngineOptions:
         lookahead: Whether experts are read ahead where the plan says so, or never.
         tap: Where forecasts take the streams; None for the corrected forecast where a correction file is, else the
             boundary.
+        draft_depth: Most tokens to draft for one pass, 1 to 16; None for the default.
+        row_invariant: Whether speculative tokens must equal plain ones to the last bit of every logit.
     """
 
     lookahead: AheadSwitch = "plan"
     tap: Tap | None = None
+    draft_depth: int | None = None
+    row_invariant: bool = False
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> EngineOptions:
@@ -37,7 +44,13 @@ class EngineOptions:
         """
         lookahead = _choice(environment, LOOKAHEAD_VARIABLE, {"0": "off", "1": "plan"}) or "plan"
         tap = _choice(environment, TAP_VARIABLE, {"boundary": "boundary", "attention": "attention"})
-        return EngineOptions(lookahead=cast(AheadSwitch, lookahead), tap=cast(Tap | None, tap))
+        exact = _choice(environment, EXACT_VARIABLE, {"0": "0", "1": "1"})
+        return EngineOptions(
+            lookahead=cast(AheadSwitch, lookahead),
+            tap=cast(Tap | None, tap),
+            draft_depth=_depth(environment.get(DEPTH_VARIABLE, "")),
+            row_invariant=exact == "1",
+        )
 
 
 def _choice(environment: Mapping[str, str], name: str, values: Mapping[str, str]) -> str | None:
@@ -47,3 +60,9 @@ def _choice(environment: Mapping[str, str], name: str, values: Mapping[str, str]
     if text not in values:
         raise SettingError(f"{name} is {text!r}; use {' or '.join(values)}, or unset it")
     return values[text]
+
+
+def _depth(text: str) -> int | None:
+    """The number of drafts asked for; None, the default, for anything but 1 to 16, as documented."""
+    usable = text.isascii() and text.isdigit() and len(text) <= 2 and 1 <= int(text) <= DEPTH_LIMIT
+    return int(text) if usable else None

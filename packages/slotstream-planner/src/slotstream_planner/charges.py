@@ -30,6 +30,7 @@ __all__ = [
     "planning_margin_bytes",
     "retention_bytes",
     "retention_fixed_bytes",
+    "streamed_draft_slots",
     "transient_bytes",
     "vision_bytes",
 ]
@@ -186,8 +187,13 @@ def draft_bytes(geometry: ModelGeometry, *, streamed: bool) -> int:
     resident = two_digit_ceiling(geometry.draft_resident_bytes + cache)
     if not streamed:
         return resident
-    kept = min(_STREAMED_DRAFT_SLOTS, geometry.experts) + geometry.experts_per_token
+    kept = streamed_draft_slots(geometry) + geometry.experts_per_token
     return resident - max(0, geometry.experts - kept) * geometry.slot_bytes
+
+
+def streamed_draft_slots(geometry: ModelGeometry) -> int:
+    """Return the slots that a draft head has whose experts stream: 64, or all of its experts when they are fewer."""
+    return min(_STREAMED_DRAFT_SLOTS, geometry.experts)
 
 
 def vision_bytes(geometry: ModelGeometry) -> int:

@@ -69,8 +69,8 @@ class PlanRequest:
     max_prefill_wait_minutes: float = 30.0
 
     def with_parts_that_run(self) -> PlanRequest:
-        """Return the same request without what the engine does not run: draft head and images."""
-        return replace(self, mtp="off", vision="off")
+        """Return the same request without what the engine does not run: images."""
+        return replace(self, vision="off")
 
     @property
     def source(self) -> PlanSource:

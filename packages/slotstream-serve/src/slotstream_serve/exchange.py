@@ -259,6 +259,8 @@ class _Reply:
                 expert_misses=record.traffic.misses,
                 expert_bytes=record.traffic.bytes_read,
             )
+        if record is not None and record.drafts is not None:
+            values.update(drafted=record.drafts.drafted, drafts_accepted=record.drafts.accepted)
 
 
 class _SettledResponse(Response):

@@ -28,6 +28,12 @@ class ServerMetrics:
         self._read_wait = Counter(
             "slotstream_expert_read_wait_seconds", "Time replies waited for expert reads.", registry=registry
         )
+        self._drafts = Counter(
+            "slotstream_draft_tokens", "Tokens that the draft head guessed.", ["outcome"], registry=registry
+        )
+        self._passes = Counter(
+            "slotstream_decode_passes", "Passes of replies, by the drafts they verified.", ["drafts"], registry=registry
+        )
         self._queue_wait = Histogram(
             "slotstream_queue_seconds", "Wait for the engine.", buckets=WAIT_BUCKETS_S, registry=registry
         )
@@ -70,6 +76,12 @@ class ServerMetrics:
             self._misses.inc(record.traffic.misses)
             self._read.inc(record.traffic.bytes_read)
             self._read_wait.inc(record.traffic.read_wait_s)
+
+        if record.drafts is not None:
+            self._drafts.labels("accepted").inc(record.drafts.accepted)
+            self._drafts.labels("refused").inc(record.drafts.drafted - record.drafts.accepted)
+            for depth, count in enumerate(record.drafts.passes_by_depth):
+                self._passes.labels(str(depth)).inc(count)
 
     def exposition(self) -> bytes:
         """Return everything in Prometheus' text format."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from slotstream_core.events import ExpertTraffic, PromptProgress
+from slotstream_core.events import DraftCounts, ExpertTraffic, PromptProgress
 from slotstream_core.generation.control import CancelToken
 from slotstream_serve.errors import Failure, ServerStopping
 from slotstream_serve.reply import Admitted, ReplyEvent, ReplyFailed, ReplyFinished
@@ -34,11 +34,13 @@ class RunRecord:
         outcome: `finished`, or the failure's code.
         end: The last event.
         traffic: What its experts cost, when it finished.
+        drafts: What the draft head did, when it finished; None without a draft head.
     """
 
     outcome: str
     end: ReplyFinished | ReplyFailed
     traffic: ExpertTraffic | None
+    drafts: DraftCounts | None = None
 
 
 class Ticket:
@@ -332,7 +334,7 @@ class Runner:
             if failure.code == "inference_error":
                 logger.exception("a reply failed")
             end = ReplyFailed(failure=failure)
-        self._close(ticket, end, run.traffic)
+        self._close(ticket, end, run.traffic, run.drafts)
 
     def _relay(self, ticket: Ticket, run: ReplyRun) -> ReplyFinished | ReplyFailed:
         """Deliver the events of a run and return its last one."""
@@ -361,10 +363,16 @@ class Runner:
             return None
         return ticket.deadline_failure(estimated_s=estimated_s)
 
-    def _close(self, ticket: Ticket, end: ReplyFinished | ReplyFailed, traffic: ExpertTraffic | None) -> None:
+    def _close(
+        self,
+        ticket: Ticket,
+        end: ReplyFinished | ReplyFailed,
+        traffic: ExpertTraffic | None,
+        drafts: DraftCounts | None = None,
+    ) -> None:
         outcome = "finished" if isinstance(end, ReplyFinished) else end.failure.code
         ticket.phase = "done"
-        ticket.record = RunRecord(outcome=outcome, end=end, traffic=traffic)
+        ticket.record = RunRecord(outcome=outcome, end=end, traffic=traffic, drafts=drafts)
         if self.observe is not None:
             self.observe(ticket)
         ticket.deliver(end)

@@ -16,7 +16,15 @@ from slotstream_core.errors import (
     SlotstreamError,
     TemplateError,
 )
-from slotstream_core.events import ExpertTraffic, Finished, GenerationEvent, PromptProgress, TextDelta, ThinkingDelta
+from slotstream_core.events import (
+    DraftCounts,
+    ExpertTraffic,
+    Finished,
+    GenerationEvent,
+    PromptProgress,
+    TextDelta,
+    ThinkingDelta,
+)
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import AGENT, ORDINARY, THINKING, SamplingParams
 from slotstream_core.text.argument_types import Schema
@@ -255,6 +263,7 @@ class ReplyRun:
 
     Attributes:
         traffic: What the experts of the reply cost, once it has finished.
+        drafts: What the draft head did for it, once it has finished; None without a draft head.
     """
 
     def __init__(self, engine: ServableEngine, prepared: PreparedReply, cancel: CancelToken, *, queue_s: float) -> None:
@@ -265,6 +274,7 @@ class ReplyRun:
         self._scanner = None if prepared.functions is None else ToolCallScanner(prepared.functions)
         self._calls: list[str] = []
         self.traffic: ExpertTraffic | None = None
+        self.drafts: DraftCounts | None = None
 
     def events(self) -> Iterator[ReplyEvent | PromptProgress]:
         """Generate, and yield `Admitted`, progress, deltas and `ReplyFinished` or `ReplyFailed`.
@@ -328,7 +338,7 @@ class ReplyRun:
                 return ReplyFailed(failure=_malformed(scanned))
 
     def _finish(self, event: Finished) -> Iterator[ReplyEvent]:
-        self.traffic = event.experts
+        self.traffic, self.drafts = event.experts, event.drafts
         for scanned in [] if self._scanner is None else self._scanner.finish():
             if event.reason == "length" and isinstance(scanned, CallMalformed):
                 continue  # a call that the budget cut off
@@ -385,7 +395,7 @@ class ReplyRun:
         try:
             for event in generation:
                 if isinstance(event, Finished):
-                    self.traffic = event.experts
+                    self.traffic, self.drafts = event.experts, event.drafts
         except GenerationCancelled:
             pass
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from slotstream_core.errors import ContextLengthExceeded, EngineBusy
 from slotstream_core.events import (
+    DraftCounts,
     ExpertTraffic,
     Finished,
     FinishReason,
@@ -245,6 +246,7 @@ class ScriptedEngine:
             ),
             timings=Timings(prefill_s=prefilled - started, decode_s=time.perf_counter() - prefilled),
             experts=ExpertTraffic(hits=3 * made, misses=made, bytes_read=1000 * made, read_wait_s=0.0),
+            drafts=DraftCounts(drafted=2 * made, accepted=made, passes_by_depth=(made, 0, made)),
         )
 
 

@@ -73,7 +73,7 @@ def command(
         click.echo(diagnosis_to_text(diagnosis))
         if now is not None:
             click.echo(
-                "  loaded now    run and serve of this version leave out draft head and images,\n"
+                "  loaded now    run and serve of this version leave out images,\n"
                 f"                and load {now.pool_slots:,} slots with a window of "
                 f"{now.window_tokens:,} tokens and passes of {now.prefill_chunk:,}"
             )

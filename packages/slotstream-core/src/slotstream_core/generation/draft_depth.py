@@ -17,7 +17,7 @@ ADAPTIVE_LIMIT: Final = 4
 
 DEPTH_LIMIT: Final = 16
 
-_SAMPLES: Final = 9
+_SAMPLES: Final = 15
 """Passes of a depth that its median time is taken of."""
 
 _MEMORY: Final = 0.98
@@ -26,7 +26,7 @@ _MEMORY: Final = 0.98
 _FIRST_SAMPLES: Final = 3
 """Passes of a depth before its time is believed."""
 
-_PROBE_SHARE: Final = 0.01
+_PROBE_SHARE: Final = 0.0075
 """Share of the time of a reply that may be lost to passes of another depth than the best."""
 
 _PROBE_EVERY: Final = 12

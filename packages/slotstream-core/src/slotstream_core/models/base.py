@@ -79,6 +79,7 @@ class Model(Protocol):
             RequestError: No ids, or an id outside the vocabulary.
         """
 
+
 class DraftingModel(Model, Protocol):
     """A model with a draft head."""
 

@@ -7,7 +7,12 @@ from slotstream_core.models.qwen4_exp.text import NGRAM_CACHE_BYTES, Qwen4ExpMod
 
 
 def build_model(
-    checkpoint: Checkpoint, experts: Experts, backend: Backend, *, ngram_cache_bytes: int = NGRAM_CACHE_BYTES
+    checkpoint: Checkpoint,
+    experts: Experts,
+    backend: Backend,
+    *,
+    ngram_cache_bytes: int = NGRAM_CACHE_BYTES,
+    draft_experts: Experts | None = None,
 ) -> Qwen4ExpModel:
     """The model of an open checkpoint, whose architecture was checked when it was opened.
 
@@ -16,8 +21,9 @@ def build_model(
         experts: Where routed experts come from; not owned.
         backend: What runs here.
         ngram_cache_bytes: Payload that n-gram row caches may keep.
+        draft_experts: Where the draft head's experts come from, not owned; without them it is not loaded.
 
     Raises:
         CheckpointError: A weight is missing, damaged, or not stored as the configuration says.
     """
-    return Qwen4ExpModel(checkpoint, experts, backend, ngram_cache_bytes=ngram_cache_bytes)
+    return Qwen4ExpModel(checkpoint, experts, backend, ngram_cache_bytes=ngram_cache_bytes, draft_experts=draft_experts)

@@ -80,7 +80,7 @@ class DraftHead:
             tokens=np.zeros(0, np.int64),
         )
 
-    def follow(self, state: DraftState, tokens: Ids, streams: mx.array, *, wait: bool, record: bool) -> None:
+    def follow(self, state: DraftState, tokens: Ids, streams: mx.array, *, wait: bool, record: bool = False) -> None:
         """Take in a pass of the main model: its ``tokens`` [T] and their ``streams`` [T, streams, hidden].
 
         Every row whose next token is known for good leaves its keys and values; with ``wait`` a few rows wait for the

@@ -20,6 +20,7 @@ from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAtt
 from slotstream_core.models.qwen4_exp.draft import DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
+from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, pass_leases
 from slotstream_core.models.qwen4_exp.ngram import NgramState
 from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
@@ -33,6 +34,9 @@ TEXT_PREFIX = "language_model.model"
 HEAD_MODULE = "language_model.lm_head"
 NGRAM_CACHE_BYTES = 256 * 10**6
 """Default payload of all n-gram row caches together."""
+
+ROW_INVARIANT_ROWS = HOST_ROWS - 1
+"""A pass of at most this many rows gives each row the bits that it has in a pass of its own, on the CPU."""
 
 Ids = npt.NDArray[np.int64]
 
