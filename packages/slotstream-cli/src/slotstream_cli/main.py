@@ -15,6 +15,7 @@ import click
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "run": ("run", "Answer one prompt and stop."),
+        "chat": ("chat", "Talk with the model at the terminal."),
         "serve": ("serve", "Serve the model over HTTP."),
         "launch": ("launch", "Start a coding agent on the local model."),
         "stop": ("stop", "Stop the server on a port."),
@@ -29,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "lookahead-report": ("lookahead_report", "Measure what reading experts ahead does here."),
         "context-check": ("context_check", "Run a prompt of a given length and compare its memory with the plan."),
         "prefill-schedule": ("prefill_schedule", "Show the passes a prompt is read in and the wait they imply."),
+        "completion": ("completion", "Print the completion script of a shell."),
     }
 )
 """Command name -> (module under `slotstream_cli.commands`, one-line summary)."""
