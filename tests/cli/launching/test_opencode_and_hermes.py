@@ -97,6 +97,11 @@ def test_the_first_launch_writes_a_configuration_with_every_side_task_on_the_mod
     assert document["agent"]["reasoning_effort"] == "none"
 
 
+def test_the_documented_configuration_is_the_one_that_is_written() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "coding-agents.md").read_text(encoding="utf-8")
+    assert page.partition("```yaml\n")[2].partition("```")[0] == written()
+
+
 def test_a_servers_key_is_written_for_hermes_and_not_shown() -> None:
     (write,) = hermes(token='s"3').files
     assert yaml.safe_load(write.text)["providers"]["slotstream"]["api_key"] == 's"3'

@@ -156,7 +156,11 @@ def _differences(served: ServedModel, status: Mapping[str, Any], wishes: Wishes)
 
 
 class Background:
-    """Starts, restarts and awaits the server on one port."""
+    """Starts, restarts and awaits the server on one port.
+
+    Attributes:
+        server: The process of the server that was started, which outlives this one; None when none was.
+    """
 
     def __init__(
         self,
@@ -173,6 +177,7 @@ class Background:
         self._say = say
         self._program = program
         self._pause = pause
+        self.server: subprocess.Popen[bytes] | None = None
 
     def decision(self, wishes: Wishes) -> tuple[Decision, Probe]:
         """Return what to do about the server, and who answers now; waits for one that is stopping.
@@ -207,14 +212,7 @@ class Background:
                 return probe.served, decision.notes
             if decision.action == "restart":
                 end_process(decision.pid, pause=self._pause)
-            served = self._start(wishes)
-            window, least = served.window_tokens, wishes.agent.minimum_window
-            if window < least and not wishes.any_window:
-                raise ServerRefused(
-                    f"{wishes.agent.title} needs a context window of at least {least:,} tokens; the server that was "
-                    f"started has {window:,}. Give it more memory, or stop it and start one with --max-context {least}"
-                )
-            return served, decision.notes
+            return self._start(wishes), decision.notes
 
     def _start(self, wishes: Wishes) -> ServedModel:
         log = self._state.open_log()
@@ -236,12 +234,16 @@ class Background:
         try:
             self._state.write_record(process.pid)
             self._say(f"starting a server on port {self._port.port}; its log is {self._state.log}")
-            return self._ready(process)
+            served = self._ready(process)
+            _require_window(served, wishes)
         except BaseException:
             process.terminate()
             end_process(process.pid, pause=self._pause)
+            process.wait()
             self._state.forget()
             raise
+        self.server = process
+        return served
 
     def _ready(self, process: subprocess.Popen[bytes]) -> ServedModel:
         """Show the log until the server answers."""
@@ -260,6 +262,15 @@ class Background:
                     return probe.served
                 self._pause(POLL_S)
         raise ServerRefused(f"the server did not answer within {READY_WITHIN_S:.0f} s; {self._state.log} says more")
+
+
+def _require_window(served: ServedModel, wishes: Wishes) -> None:
+    least = wishes.agent.minimum_window
+    if served.window_tokens < least and not wishes.any_window:
+        raise ServerRefused(
+            f"{wishes.agent.title} needs a context window of at least {least:,} tokens; the server that was started "
+            f"has {served.window_tokens:,} and was ended. Give it more memory with --memory-gb"
+        )
 
 
 def end_process(pid: int, *, pause: Callable[[float], None] = time.sleep, within_s: float = END_WITHIN_S) -> None:
