@@ -11,13 +11,20 @@ import pytest
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.checkpoint.tensors import Checkpoint
-from slotstream_core.errors import ExpertReadError, RequestError, StateError
+from slotstream_core.engine import load
+from slotstream_core.errors import ExpertReadError, GenerationCancelled, RequestError, SettingError, StateError
+from slotstream_core.events import Finished, PromptProgress
 from slotstream_core.experts import ExpertLayout, ExpertStats, StreamedExperts
-from slotstream_core.experts.sweeping import SweepOptions, ring_size
+from slotstream_core.experts.sweeping import SWEEPING, SweepOptions, ring_size
+from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.decoding import PromptReader
+from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.models.qwen4_exp.reading import SWEEP_ROWS
 from slotstream_core.models.qwen4_exp.sweep import PassRows
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
+from slotstream_core.options import ADMIT_VARIABLE, GROUP_VARIABLE, SWEEP_VARIABLE, EngineOptions
 from slotstream_core.state.sequence import SequenceState
+from slotstream_planner import PlanRequest
 from tests.core.expert_files import ScriptedSource
 from tests.core.qwen4_exp_models import Logits, last_logits, open_drafting_model, open_model
 
@@ -156,7 +163,7 @@ def test_a_prompt_left_in_the_middle_of_its_layers_leaks_nothing(quantized: Path
         read = model.read(passes, state)
         steps = read.steps()
         next(steps)
-        steps.close()  # type: ignore[attr-defined]
+        steps.close()
         with pytest.raises(StateError, match="run to the end"):
             _ = read.result
         with pytest.raises(StateError, match="half advanced"):
@@ -226,3 +233,89 @@ def test_pairs_are_sorted_by_expert_and_stay_in_row_order() -> None:
     for expert in range(300):
         assert rows.pairs_of([expert]).tolist() == np.flatnonzero(chosen.reshape(-1) == expert).tolist()
     assert rows.counts.sum() == chosen.size
+
+
+class Recorded:
+    """What a prompt reader told about states."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self.logits: list[bool] = []
+
+    def passed(self, state: SequenceState, logits: Logits | None) -> None:
+        self.lengths.append(state.length)
+        self.logits.append(logits is not None)
+
+
+def test_a_reader_with_memory_to_spare_lets_passes_share_their_reads(quantized: Path) -> None:
+    prompt = (PROMPT * 2)[:1_000]
+    with open_model(quantized, slots=24) as model:
+        plain = PromptReader(model, model.new_state(), prompt, 256)
+        ends = [progress.done_tokens for progress in plain.passes(CancelToken())]
+        assert ends == [256, 512, 768, 1000]
+        apart = stats_of(model)
+        told = Recorded()
+        sharing = PromptReader(
+            model, model.new_state(), prompt, 256, extra_tokens=10_000, keep=[512], passed=told.passed
+        )
+        assert [progress.done_tokens for progress in sharing.passes(CancelToken())][-1] == 1000
+        together = stats_of(model).since(apart)
+    assert sharing.last_logits is not None
+    assert plain.last_logits is not None
+    assert np.array_equal(sharing.last_logits, plain.last_logits)
+    assert told.lengths == [512, 1000]
+    assert told.logits == [False, True]
+    assert together.sweeps == LAYERS
+    assert apart.sweeps == 3 * LAYERS
+
+
+def test_a_cancelled_prompt_stops_between_two_layers_and_gives_its_slots_back(quantized: Path) -> None:
+    class CancelledAtOnce(CancelToken):
+        checks = 0
+
+        def check(self) -> None:
+            self.checks += 1
+            if self.checks == 3:
+                self.cancel()
+            super().check()
+
+    with open_model(quantized, slots=24) as model:
+        experts = model._experts
+        assert isinstance(experts, StreamedExperts)
+        reader = PromptReader(model, model.new_state(), PROMPT, 256, extra_tokens=10_000)
+        with pytest.raises(GenerationCancelled):
+            list(reader.passes(CancelledAtOnce()))
+        assert experts.stats.sweeps == 2
+        assert not experts.pool.lent_count
+        experts.pool.check_integrity()
+
+
+def test_an_engine_replies_alike_with_and_without_sweeps(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = [(11 * i * i + i) % 250 for i in range(700)]
+    request = PlanRequest(experts_per_layer=6, max_context=1024, prefill_chunk=256)
+
+    def reply(swept: str) -> tuple[list[int], tuple[int, ...], int]:
+        monkeypatch.setenv(SWEEP_VARIABLE, swept)
+        with load(tiny_model, request=request) as engine:
+            first = list(engine.generate(prompt, sampling=GREEDY, max_tokens=6))
+            (*_, last) = engine.generate([*prompt, 7, 8, 9], sampling=GREEDY, max_tokens=6)
+        done = [event.done_tokens for event in first if isinstance(event, PromptProgress)]
+        assert isinstance(first[-1], Finished)
+        assert isinstance(last, Finished)
+        return done, first[-1].token_ids + last.token_ids, first[-1].experts.bytes_read
+
+    swept_progress, swept_ids, swept_bytes = reply("1")
+    pool_progress, pool_ids, pool_bytes = reply("0")
+    assert swept_ids == pool_ids
+    assert swept_bytes < pool_bytes
+    assert pool_progress == [0, 256, 512, 700]
+    assert swept_progress[-1] == 700
+
+
+def test_the_documented_variables_choose_how_prompts_are_swept() -> None:
+    assert EngineOptions.from_environment({}).sweep == SWEEPING
+    read = EngineOptions.from_environment({SWEEP_VARIABLE: "0", ADMIT_VARIABLE: "0", GROUP_VARIABLE: "12"}).sweep
+    assert read == SweepOptions(enabled=False, admits=False, group_records=12)
+    for name, value in ((SWEEP_VARIABLE, "no"), (ADMIT_VARIABLE, ""), (GROUP_VARIABLE, "0"), (GROUP_VARIABLE, "513")):
+        with pytest.raises(SettingError, match=name):
+            EngineOptions.from_environment({name: value})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slotstream_core.errors import ExpertReadError, PoolError
 from slotstream_core.experts.streamed import StreamedExperts
-from slotstream_core.experts.sweeping import ExpertSweep, SweepOptions, ring_size
+from slotstream_core.experts.sweeping import RING_GROUPS, ExpertSweep, SweepOptions, ring_size
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
 from tests.core.test_pool import assert_slot_holds
 
@@ -72,7 +72,7 @@ def warm(experts: StreamedExperts, layer: int, ids: Sequence[int]) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    slots=st.integers(6, RECORDS - 1),
+    slots=st.integers(8, RECORDS - 1),
     group=st.integers(1, 8),
     choices=st.lists(st.sets(st.integers(0, EXPERTS - 1), min_size=1), min_size=LAYERS, max_size=LAYERS),
     resident=st.sets(st.integers(0, RECORDS - 1), max_size=12),
@@ -109,7 +109,7 @@ def test_any_routing_gets_every_needed_expert_once_and_reads_only_what_is_missin
 def test_consecutive_ids_are_read_in_one_piece_a_tensor(stored: ExpertFile) -> None:
     source = ScriptedSource(stored.layout())
     with StreamedExperts(source, slot_count=48, lane_count=1) as experts, opened_sweep(experts) as sweep:
-        group = list(range(ring_size(48, EXPERTS) // 3))
+        group = list(range(ring_size(48, EXPERTS) // RING_GROUPS))
         assert take(stored, experts, sweep, 0, rows_of(*group)) == [group]
         assert source.read_count == len(experts.layout.kinds)
 
@@ -227,7 +227,7 @@ def test_lent_slots_keep_a_pool_from_changing_size(stored: ExpertFile) -> None:
         experts.resize(30)
 
 
-@pytest.mark.parametrize("slots", [1, 2, 5, RECORDS])
+@pytest.mark.parametrize("slots", [1, 2, 7, RECORDS])
 def test_a_pool_without_room_for_a_ring_or_with_room_for_all_is_not_swept(stored: ExpertFile, slots: int) -> None:
     with streamed(stored, slots) as experts:
         assert experts.open_sweep(ends_prompt=True) is None
@@ -236,4 +236,4 @@ def test_a_pool_without_room_for_a_ring_or_with_room_for_all_is_not_swept(stored
 def test_rings_stay_within_half_the_pool() -> None:
     for slots in range(1, 5000, 7):
         size = ring_size(slots, 512)
-        assert size == 0 or 3 <= size <= min(256, max(slots // 2, 3))
+        assert size == 0 or RING_GROUPS <= size <= min(256, slots // 2)

@@ -20,6 +20,7 @@ from slotstream_planner.workspace import (
     barrier_period,
     group_read_scopes,
     pass_workspace_bytes,
+    share_reads,
     vision_workspace_bytes,
 )
 
@@ -128,3 +129,28 @@ def test_pass_workspace_is_the_larger_of_rows_and_attention() -> None:
 
 def test_image_workspace_grows_with_patches() -> None:
     assert vision_workspace_bytes(9_216) == 256 * 9_216 * 64 + 9_216 * 1152 * 32
+
+
+def test_passes_share_reads_as_far_as_memory_reaches() -> None:
+    passes = list(schedule_passes(2_100, 512))
+    assert [scope.tokens for scope in share_reads(passes, extra_tokens=0)] == [512, 512, 512, 512, 52]
+    assert [scope.tokens for scope in share_reads(passes, extra_tokens=52)] == [512, 512, 512, 564]
+    assert [scope.tokens for scope in share_reads(passes, extra_tokens=512)] == [1024, 1024, 52]
+    assert [scope.tokens for scope in share_reads(passes, extra_tokens=100_000)] == [2_100]
+    assert share_reads([], extra_tokens=100) == []
+
+
+def test_a_scope_is_bounded_and_only_a_short_last_pass_goes_beyond() -> None:
+    for largest, limit in ((256, 8_192), (1024, 4_096), (4096, 4_096)):
+        for tokens in (3_000, 10_000, 33_000):
+            passes = list(schedule_passes(tokens, largest))
+            scopes = share_reads(passes, extra_tokens=1 << 20)
+            assert [each for scope in scopes for each in scope.passes] == passes
+            assert all(scope.tokens <= limit for scope in scopes[:-1])
+            assert scopes[-1].tokens <= limit + 255
+
+
+def test_many_small_passes_deep_in_a_context_share_reads_too() -> None:
+    passes = list(schedule_passes(2_048, 256, start=200_000))
+    assert {each.tokens for each in passes} == {128}
+    assert [scope.tokens for scope in share_reads(passes, extra_tokens=1 << 20)] == [2_048]

@@ -27,6 +27,7 @@ from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.decoding import Decoder, PlainDecoder, PromptReader
 from slotstream_core.generation.replies import ReplyLoop
 from slotstream_core.generation.sampling import ORDINARY, Sampler, SamplingParams
+from slotstream_core.generation.sharing import spare_tokens
 from slotstream_core.generation.speculation import SpeculativeDecoder
 from slotstream_core.governing import ExpertsPool
 from slotstream_core.loading import LoadedModel, load_model
@@ -248,14 +249,12 @@ class Engine:
             state,
             prompt.ids,
             prompt.key.pass_tokens,
-            group_tokens=self.plan.prefill_chunk,
-            stops=prompt.stops,
             logits=resumed.logits,
+            extra_tokens=self._tokens_beside_a_pass(prompt, resumed.tokens),
+            keep=prompt.stops,
+            passed=prompt.passed,
         )
-        for progress in reader.passes(cancel):
-            if progress.done_tokens == state.length:
-                prompt.passed(state, reader.last_logits)
-            yield progress
+        yield from reader.passes(cancel)
         prefilled = time.perf_counter()
         reply = ReplyLoop(assembler, eos_ids=self.tokenizer.eos_ids, budget=budget, cancel=cancel)
         decoder = self._decoder(state, sampler)
@@ -298,6 +297,12 @@ class Engine:
         if not isinstance(decoder, SpeculativeDecoder):
             return None
         return replace(decoder.counts, bytes_read=self._loaded.draft_stats().since(before).bytes_read)
+
+    def _tokens_beside_a_pass(self, prompt: PromptMemory, resumed: int) -> int:
+        """How many tokens beyond one pass may go through the model together, reading each expert once."""
+        if not self._loaded.experts.shares_reads:
+            return 0
+        return spare_tokens(self.plan, pass_tokens=prompt.key.pass_tokens, unread_tokens=len(prompt.ids) - resumed)
 
 
 @contextmanager

@@ -139,6 +139,7 @@ def load_model(
                 lane_count=lanes,
                 ahead_lane_count=choose_ahead_lanes(lanes) if reads_ahead else 0,
                 memory=slot_memory(backend),
+                sweeping=options.sweep,
             )
         )
         draft_experts = open_draft_experts(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from slotstream_core.errors import SettingError
+from slotstream_core.experts.sweeping import GROUP_LIMIT, GROUP_RECORDS, SWEEPING, SweepOptions
 from slotstream_core.generation.draft_depth import DEPTH_LIMIT
 
 AheadSwitch = Literal["plan", "off"]
@@ -16,6 +17,9 @@ LOOKAHEAD_VARIABLE = "SLOTSTREAM_OPT_EXPERT_PREFETCH"
 DEPTH_VARIABLE = "SLOTSTREAM_DRAFT_DEPTH"
 EXACT_VARIABLE = "SLOTSTREAM_OPT_ROW_INVARIANT"
 TAP_VARIABLE = "SLOTSTREAM_EXPERT_PREFETCH_TAP"
+SWEEP_VARIABLE = "SLOTSTREAM_SWEEP"
+ADMIT_VARIABLE = "SLOTSTREAM_SWEEP_ADMIT"
+GROUP_VARIABLE = "SLOTSTREAM_EXPERT_LOAD_BATCH"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,12 +32,14 @@ class EngineOptions:
             boundary.
         draft_depth: Most tokens to draft for one pass, 1 to 16; None for the default.
         row_invariant: Whether speculative tokens must equal plain ones to the last bit of every logit.
+        sweep: Whether and how prompt passes of many rows go expert by expert.
     """
 
     lookahead: AheadSwitch = "plan"
     tap: Tap | None = None
     draft_depth: int | None = None
     row_invariant: bool = False
+    sweep: SweepOptions = SWEEPING
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> EngineOptions:
@@ -45,11 +51,17 @@ class EngineOptions:
         lookahead = _choice(environment, LOOKAHEAD_VARIABLE, {"0": "off", "1": "plan"}) or "plan"
         tap = _choice(environment, TAP_VARIABLE, {"boundary": "boundary", "attention": "attention"})
         exact = _choice(environment, EXACT_VARIABLE, {"0": "0", "1": "1"})
+        sweep = SweepOptions(
+            enabled=_choice(environment, SWEEP_VARIABLE, {"0": "off", "1": "on"}) != "off",
+            admits=_choice(environment, ADMIT_VARIABLE, {"0": "off", "1": "on"}) != "off",
+            group_records=_count(environment, GROUP_VARIABLE, GROUP_LIMIT) or GROUP_RECORDS,
+        )
         return EngineOptions(
             lookahead=cast(AheadSwitch, lookahead),
             tap=cast(Tap | None, tap),
             draft_depth=_depth(environment.get(DEPTH_VARIABLE, "")),
             row_invariant=exact == "1",
+            sweep=sweep,
         )
 
 
@@ -66,3 +78,12 @@ def _depth(text: str) -> int | None:
     """The number of drafts asked for; None, the default, for anything but 1 to 16, as documented."""
     usable = text.isascii() and text.isdigit() and len(text) <= 2 and 1 <= int(text) <= DEPTH_LIMIT
     return int(text) if usable else None
+
+
+def _count(environment: Mapping[str, str], name: str, most: int) -> int | None:
+    text = environment.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
+        raise SettingError(f"{name} is {text!r}; use a whole number from 1 to {most}, or unset it")
+    return int(text)

@@ -14,6 +14,8 @@ __all__ = [
     "barrier_period",
     "group_read_scopes",
     "pass_workspace_bytes",
+    "share_reads",
+    "shared_token_bytes",
     "vision_workspace_bytes",
 ]
 
@@ -26,6 +28,8 @@ _SCOPE_TOKEN_BYTES: Final = 32_768
 _PAIR_BYTES: Final = 24 * 8 + 16
 _LEAST_ROWS: Final = 64
 _PATCH_QUERIES: Final = 256
+_SHORT_PASS: Final = 255
+_SHARED_FRACTION: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +108,41 @@ def group_read_scopes(passes: Sequence[PrefillPass], *, boundaries: Collection[i
             run = []
         run.append(each)
     return scopes + _close(run)
+
+
+def shared_token_bytes(geometry: ModelGeometry) -> int:
+    """Return what each token of further passes in a scope occupies while the scope runs through a layer.
+
+    It is the residual streams before and after the layer, the input and outputs of its experts and their routing:
+    for the published model in float32 (2 x 4 + 3 + 10 + 1) x 2560 x 4 = 225 kB, a sixth of the workspace that a
+    token of a pass is charged; that fraction is used for every model and type.
+    """
+    return -(-geometry.prefill_bytes_per_token // _SHARED_FRACTION)
+
+
+def share_reads(passes: Sequence[PrefillPass], *, extra_tokens: int) -> list[ReadScope]:
+    """Group consecutive passes, of any size, as far as the memory for their tokens reaches.
+
+    Passes of a scope are computed one by one and give what they would alone; each expert is read once for all of
+    them. A scope holds at most 8,192 tokens of passes up to 256 or 4,096 of larger ones; a short last pass, which
+    would read as much as a long one, joins beyond that.
+
+    Args:
+        passes: A schedule in order.
+        extra_tokens: Tokens beyond a scope's largest pass that there is memory for; see `shared_token_bytes`.
+    """
+    scopes: list[ReadScope] = []
+    run: list[PrefillPass] = []
+    for each in passes:
+        joined = [*run, each]
+        total, largest = sum(one.tokens for one in joined), max(one.tokens for one in joined)
+        limit = _SMALL_SCOPE_TOKENS if largest <= min(_SHARED_SIZES) else _ORDINARY_SCOPE_TOKENS
+        short = each.tokens if each.tokens <= _SHORT_PASS else 0
+        if run and (total - largest > extra_tokens or total - short > limit):
+            scopes.append(ReadScope(passes=tuple(run)))
+            run = []
+        run.append(each)
+    return [*scopes, ReadScope(passes=tuple(run))] if run else scopes
 
 
 def _joins(run: list[PrefillPass], each: PrefillPass, ends: frozenset[int]) -> bool:

@@ -115,12 +115,20 @@ class StreamedExperts:
             lease.wait()
             lease.release()
 
+    @property
+    def shares_reads(self) -> bool:
+        """Whether passes of a prompt gain anything from being read together."""
+        return self._sweeping.enabled and self._sweeping.shares_reads and self._sweeps
+
+    @property
+    def _sweeps(self) -> bool:
+        """Whether the pool is neither too small to spare a ring nor large enough for everything."""
+        slot_count = self.pool.slot_count
+        return slot_count < self.layout.record_count and ring_size(slot_count, self.layout.expert_count) > 0
+
     def open_sweep(self, *, ends_prompt: bool) -> ExpertSweep | None:
         """See `Experts.open_sweep`: None when every expert has a slot, the pool is tiny, or sweeps are switched off."""
-        slot_count = self.pool.slot_count
-        if not self._sweeping.enabled or slot_count >= self.layout.record_count:
-            return None
-        if not ring_size(slot_count, self.layout.expert_count):
+        if not self._sweeping.enabled or not self._sweeps:
             return None
         admits = ends_prompt and self._sweeping.admits
         self._sweep = ExpertSweep(

@@ -30,8 +30,11 @@ from slotstream_core.experts.pool import PoolLease, SlotPool
 GROUP_RECORDS: Final = 32
 """Experts computed, and read, together."""
 
-RING_GROUPS: Final = 3
-"""Fewest groups the ring holds: one computed, one complete, one under way."""
+GROUP_LIMIT: Final = 512
+"""Largest group that may be asked for."""
+
+RING_GROUPS: Final = 4
+"""Batches of reads the ring holds: with half of them computed, the other half is under way."""
 
 RING_RECORDS: Final = 256
 """Most slots of a ring: enough to read through a layer's attention."""
@@ -68,7 +71,7 @@ Rows = npt.NDArray[np.integer]
 
 def ring_size(slot_count: int, expert_count: int) -> int:
     """Return how many slots of a pool a sweep borrows; 0 when the pool is too small to spare a ring."""
-    share = max(slot_count // RING_SHARE, min(slot_count // 2, 4 * RING_GROUPS))
+    share = max(slot_count // RING_SHARE, min(slot_count // 2, 3 * RING_GROUPS))
     size = min(share, RING_RECORDS, max(RING_GROUPS, expert_count))
     return size if size >= RING_GROUPS else 0
 
@@ -275,21 +278,33 @@ class ExpertSweep:
         return bool(missing)
 
     def _arrive(self, coming: _Coming, rows: Rows) -> SweepGroup | None:
-        """Wait for the next records; return those that are needed as a group and vacate the other slots."""
+        experts: list[int] = []
+        slots: list[int] = []
+        while True:
+            self._take_in(coming, rows, experts, slots)
+            following = self._coming[0] if self._coming else None
+            if following is None or following.layer != coming.layer or not following.batch.done.is_set():
+                break
+            if len(experts) + len(following.experts) > min(self._most, len(self._ring) // 2):
+                break
+            coming = following
+        return SweepGroup(experts, slots, partial(self._give_up, coming.layer, experts, slots)) if experts else None
+
+    def _take_in(self, coming: _Coming, rows: Rows, experts: list[int], slots: list[int]) -> None:
+        """Add the needed records of the first batch to a group, once they are there."""
         self._settle(coming)
         self._coming.popleft()
-        used = [index for index, expert in enumerate(coming.experts) if rows[expert]]
-        for index, slot in enumerate(coming.slots):
-            if not rows[coming.experts[index]]:
+        needed = 0
+        for index, (expert, slot) in enumerate(zip(coming.experts, coming.slots, strict=True)):
+            if not rows[expert]:
                 self._vacant.append(slot)
-        self._pool.count(swept_in_vain=len(coming.experts) - len(used))
-        failed = [index for index in used if index in coming.batch.errors]
-        if failed:
-            raise coming.batch.errors[failed[0]]
-        if not used:
-            return None
-        experts, slots = [coming.experts[index] for index in used], [coming.slots[index] for index in used]
-        return SweepGroup(experts, slots, partial(self._give_up, coming.layer, experts, slots))
+                continue
+            if index in coming.batch.errors:
+                raise coming.batch.errors[index]
+            needed += 1
+            experts.append(expert)
+            slots.append(slot)
+        self._pool.count(swept_in_vain=len(coming.experts) - needed)
 
     def _settle(self, coming: _Coming) -> None:
         """Wait until no lane touches the slots, and add up what the batch did."""

@@ -1,7 +1,8 @@
 """The loop from a prompt's ids to generated ids: passes over the prompt, then one token at a time."""
 
 import time
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Protocol
 
 import mlx.core as mx
@@ -13,9 +14,12 @@ from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import Sampler
 from slotstream_core.models.base import Model
 from slotstream_core.state.sequence import SequenceState
-from slotstream_planner.prefill import PrefillPass, schedule_passes
+from slotstream_planner.prefill import schedule_passes
+from slotstream_planner.workspace import ReadScope, share_reads
 
 Row = npt.NDArray[np.float32]
+Passed = Callable[[SequenceState, Row | None], None]
+"""Told the state after a pass, and the logits after the last one."""
 
 
 def logits_row(logits: mx.array) -> Row:
@@ -26,8 +30,8 @@ def logits_row(logits: mx.array) -> Row:
 class PromptReader:
     """Reads what a state has not seen of a prompt, in passes, and keeps the last position's logits.
 
-    Passes get smaller as the context grows, by the planner's schedule, so that a pass's workspace stays bounded.
-    Neighbouring passes go through the model in groups that read each expert once.
+    Passes get smaller as the context grows, by the planner's schedule, so that a pass's workspace stays bounded. As far
+    as there is memory for it, passes that follow each other read each expert once between them.
 
     Attributes:
         last_logits: Logits after the whole prompt, float32 [vocabulary]; set when the iteration has ended.
@@ -40,9 +44,10 @@ class PromptReader:
         ids: Sequence[int] | npt.NDArray[np.int32],
         pass_tokens: int,
         *,
-        group_tokens: int = 0,
-        stops: Collection[int] = (),
         logits: Row | None = None,
+        extra_tokens: int = 0,
+        keep: Collection[int] = (),
+        passed: Passed | None = None,
     ) -> None:
         """Prepare to read.
 
@@ -51,65 +56,68 @@ class PromptReader:
             state: Has seen a beginning of the prompt that ends where a pass does, or nothing, or all of it.
             ids: The prompt.
             pass_tokens: Most tokens of one pass.
-            group_tokens: Most tokens of the passes of a group; a pass of its own may have more.
-            stops: Lengths at which a group ends, so that the state can be kept there.
             logits: After the whole prompt, when the state has seen all of it.
+            extra_tokens: Tokens beyond one pass that there is memory for, in passes that share their reads.
+            keep: Lengths at which `passed` is to be told the state, even where passes share their reads.
+            passed: Told the state at those lengths, and wherever else it is at hand.
         """
         self._model = model
         self._state = state
         self._ids = np.asarray(ids, dtype=np.int32)
         self._pass_tokens = pass_tokens
-        self._group_tokens = group_tokens
-        self._stops = stops
+        self._extra_tokens = extra_tokens
+        self._keep = frozenset(keep)
+        self._passed = passed
         self.last_logits = logits
 
     def passes(self, cancel: CancelToken) -> Iterator[PromptProgress]:
-        """Read the prompt; yield after each pass.
+        """Read the prompt; yield after each pass, or when as much of the work is done of passes that go together.
 
-        The state's length is a progress's `done_tokens` at the end of a group only.
+        The state's length is a progress's `done_tokens` only where no passes are under way.
 
         Raises:
-            GenerationCancelled: Between two passes or layers, when asked to stop.
+            GenerationCancelled: Between two passes, or two layers of passes under way together, when asked to stop.
             ExpertReadError: Expert bytes could not be read; the state is then unusable.
         """
         started = time.perf_counter()
         total, seen = len(self._ids), self._state.length
-        for group in self._groups():
+        steps = list(schedule_passes(total - seen, self._pass_tokens, start=seen))
+        for scope in share_reads(steps, extra_tokens=self._extra_tokens):
             cancel.check()
-            begin, end = group[0].start, group[-1].start + group[-1].tokens
-            ends = [step.start + step.tokens for step in group]
-            read = self._model.read(
-                [self._ids[step.start : step.start + step.tokens] for step in group],
-                self._state,
-                ends_prompt=end == total,
-            )
-            done = begin
-            for share in read.steps():
-                reached = max((each for each in ends if each - begin <= share * (end - begin)), default=begin)
-                if reached == end:
-                    continue  # nothing is left to stop
-                cancel.check()
-                if reached > done:
-                    done = reached
-                    yield self._progress(done, seen, started)
-            if end == total:
-                self.last_logits = logits_row(read.result.logits)
-            yield self._progress(end, seen, started)
+            done = first = scope.passes[0].start
+            ends = [each.start + each.tokens for each in scope.passes]
+            with closing(self._read(scope, cancel)) as shares:
+                for share in shares:
+                    reached = max((end for end in ends if end - first <= share * scope.tokens), default=first)
+                    if reached > done:
+                        done = reached
+                        elapsed = time.perf_counter() - started
+                        yield PromptProgress(
+                            done_tokens=done, total_tokens=total, elapsed_s=elapsed, cached_tokens=seen
+                        )
 
-    def _groups(self) -> Iterator[list[PrefillPass]]:
-        group: list[PrefillPass] = []
-        seen, total = self._state.length, len(self._ids)
-        for step in schedule_passes(total - seen, self._pass_tokens, start=seen):
-            if group and (step.start in self._stops or step.start + step.tokens - group[0].start > self._group_tokens):
-                yield group
-                group = []
-            group.append(step)
-        if group:
-            yield group
-
-    def _progress(self, done: int, seen: int, started: float) -> PromptProgress:
-        elapsed = time.perf_counter() - started
-        return PromptProgress(done_tokens=done, total_tokens=len(self._ids), elapsed_s=elapsed, cached_tokens=seen)
+    def _read(self, scope: ReadScope, cancel: CancelToken) -> Generator[float, None, None]:
+        """Read the passes of a scope; yield the share that is done, 1 at the end."""
+        ends = [each.start + each.tokens for each in scope.passes]
+        ends_prompt = ends[-1] == len(self._ids)
+        read = self._model.read(
+            [self._ids[each.start : each.start + each.tokens] for each in scope.passes],
+            self._state,
+            ends_prompt=ends_prompt,
+            keep=[number for number, end in enumerate(ends[:-1]) if end in self._keep],
+        )
+        with closing(read.steps()) as steps:
+            for share in steps:
+                if share < 1.0:
+                    cancel.check()
+                    yield share
+        if ends_prompt:
+            self.last_logits = logits_row(read.result.logits)
+        if self._passed is not None:
+            for number in sorted(read.kept):
+                self._passed(read.kept[number], None)
+            self._passed(self._state, self.last_logits)
+        yield 1.0
 
 
 def next_logits(model: Model, state: SequenceState, token: int) -> Row:

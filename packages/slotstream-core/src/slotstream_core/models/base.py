@@ -1,6 +1,6 @@
 """What a model is to the generation loop."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import mlx.core as mx
@@ -19,14 +19,23 @@ class Pass(Protocol):
 
 
 class Passes(Protocol):
-    """Several passes that are prepared; iterating `steps` runs them."""
-
-    def steps(self) -> Iterator[float]:
-        """Run the passes; yield, at points where stopping is safe, the share of the work that is done."""
+    """Passes that follow each other, prepared to be run together."""
 
     @property
     def result(self) -> Pass:
-        """What the last pass returned, once the steps were iterated to their end."""
+        """What the last pass returned, once all steps are done."""
+
+    @property
+    def kept(self) -> Mapping[int, SequenceState]:
+        """By pass, the state after it, for those that were to be kept."""
+
+    def steps(self) -> Generator[float, None, None]:
+        """Run them; yield the share of the work that is done wherever stopping is safe. Close it to stop.
+
+        Raises:
+            StateError: The state belongs to another model.
+            ExpertReadError: Expert or n-gram bytes could not be read.
+        """
 
 
 class Model(Protocol):
@@ -67,13 +76,15 @@ class Model(Protocol):
         state: SequenceState,
         *,
         ends_prompt: bool = False,
+        keep: Collection[int] = (),
     ) -> Passes:
-        """Prepare passes that follow each other and share the reads of experts; the result is that of a `forward` each.
+        """Prepare prompt passes that give what a `forward` for each gives, and may share what they read.
 
         Args:
             passes: The ids of each pass.
-            state: Advanced when the steps are iterated; unusable when that ends early.
-            ends_prompt: Whether tokens of the reply come next.
+            state: What the first follows.
+            ends_prompt: Whether the reply comes next.
+            keep: Passes, by index, after which the state is kept as well.
 
         Raises:
             RequestError: No ids, or an id outside the vocabulary.

@@ -163,7 +163,11 @@ class ExpertLayer:
             swept.append(PassRows(np.array(ids), self._expert_count, x, on_host=on_host))
             beside.append((shared, mix))
         sweep_layer(sweep, self._layer, swept, self._compute_pairs)
-        return [shared.join(mix, rows.outputs()) for rows, (shared, mix) in zip(swept, beside, strict=True)]
+        outputs = []
+        for rows, (shared, mix) in zip(swept, beside, strict=True):
+            outputs.append(shared.join(mix, rows.outputs()))
+            mx.eval(outputs[-1])  # one pass's pairs are put in order at a time
+        return outputs
 
     def route(self, x: mx.array) -> tuple[mx.array, mx.array]:
         """Ids [T, top] of the chosen experts and their float32 weights [T, top]."""

@@ -1,6 +1,6 @@
 """Several passes of one prompt under way together: their results, and the states kept between them."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -33,12 +33,12 @@ class PassesRead:
         kept: By pass, the state after it, for the passes that were to be kept.
     """
 
-    def __init__(self, run: Callable[["PassesRead"], Iterator[float]]) -> None:
+    def __init__(self, run: Callable[["PassesRead"], Generator[float, None, None]]) -> None:
         self._run = run
         self._result: ForwardResult | None = None
         self.kept: dict[int, SequenceState] = {}
 
-    def steps(self) -> Iterator[float]:
+    def steps(self) -> Generator[float, None, None]:
         """Run the passes; yield, at points where stopping is safe, the share of the work that is done.
 
         Raises:

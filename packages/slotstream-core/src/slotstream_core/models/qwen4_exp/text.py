@@ -1,6 +1,6 @@
 """The text model: embedding, decoder layers over residual streams, final mixer and output head."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -318,7 +318,7 @@ class Qwen4ExpModel:
         read: PassesRead,
         *,
         ends_prompt: bool,
-    ) -> Iterator[float]:
+    ) -> Generator[float, None, None]:
         total = sum(len(tokens) for tokens in passes)
         sweep = self._experts.open_sweep(ends_prompt=ends_prompt) if total >= SWEEP_ROWS else None
         if sweep is not None:
@@ -341,7 +341,7 @@ class Qwen4ExpModel:
         logits: Literal["last", "all"],
         read: PassesRead,
         sweep: Sweep,
-    ) -> Iterator[float]:
+    ) -> Generator[float, None, None]:
         """Run the passes side by side through one layer after the other, so that they share each layer's experts."""
         state.begin_pass(self._key)
         ends = (state.length + np.cumsum([len(tokens) for tokens in passes])).tolist()
