@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
 from slotstream_cli.models import choose_model
-from slotstream_cli.running import cancelled_by_interrupt
+from slotstream_cli.running import cancelled_by_interrupt, check_wait
 from slotstream_cli.starting import run_command_line
+from slotstream_core.events import PromptProgress
 from slotstream_core.generation.control import CancelToken
 from tests.cli.conftest import Invoke
 
@@ -96,6 +98,7 @@ def test_thoughts_go_to_stderr(invoke: Invoke, tiny_model: Path) -> None:
         (["--max-context", "many"], 2, "auto"),
         (["--max-context", "4"], 1, "context window"),
         (["--seed", "-1"], 2, "seed"),
+        (["--max-prefill-wait", "-1"], 2, "max-prefill-wait"),
         (["--presence-penalty", "nan"], 1, "presence penalty"),
         (["--stats-json", "/no/such/place.json", "--max-tokens", "1"], 1, "cannot be written"),
     ],
@@ -215,6 +218,19 @@ def test_streams_that_cannot_be_used_are_one_clear_sentence(tiny_model: Path, re
     assert result.returncode == 1
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "done", "minutes", "refused"),
+    [(61, 10, 1.0, True), (59, 10, 1.0, False), (61, 100, 1.0, False), (1e9, 10, 0.0, False)],
+)
+def test_a_prompt_is_read_no_longer_than_asked(elapsed_s: float, done: int, minutes: float, refused: bool) -> None:
+    event = PromptProgress(done_tokens=done, total_tokens=100, elapsed_s=elapsed_s)
+    if not refused:
+        check_wait(event, minutes)
+        return
+    with pytest.raises(click.ClickException, match=r"10 of the prompt's 100 tokens.*--max-prefill-wait is 1 min"):
+        check_wait(event, minutes)
 
 
 def test_an_interrupt_before_the_first_token_ends_the_command_and_later_ones_the_generation() -> None:

@@ -92,6 +92,13 @@ def test_other_memory_settings_of_a_running_server_are_noted() -> None:
     assert decide(running_server(), same, None, PORT, wishes(memory_limit_gb=9.5)).notes == ()
 
 
+def test_another_model_than_asked_is_noted() -> None:
+    (other,) = decide(running_server(), IDLE, None, PORT, wishes(model="demo")).notes
+    assert "serves qwen3.8-flash-next:4bit" in other
+    for same in ("qwen3.8-flash-next:4bit", "/models/qwen3.8-flash-next:4bit/"):
+        assert decide(running_server(), IDLE, None, PORT, wishes(model=same)).notes == ()
+
+
 def test_a_new_server_gets_what_was_asked_with_every_digit() -> None:
     assert serve_arguments(wishes(), 80) == ["serve", "--port", "80", "--idle-exit", "30"]
     asked = wishes(model="/m", max_context=65_536, memory_limit_gb=10.123456789, idle_exit_minutes=0.0)

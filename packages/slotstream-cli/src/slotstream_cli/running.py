@@ -42,6 +42,7 @@ class RunOptions:
         think: Whether the model thinks first.
         stop: Texts that end the reply.
         stats_json: Where to write the measurements, or None.
+        max_prefill_wait_minutes: Longest reading of the prompt; 0 for no limit.
     """
 
     prompt: str
@@ -53,6 +54,7 @@ class RunOptions:
     think: bool
     stop: tuple[str, ...]
     stats_json: Path | None
+    max_prefill_wait_minutes: float
 
 
 def answer_once(options: RunOptions) -> None:
@@ -87,7 +89,7 @@ def answer_once(options: RunOptions) -> None:
         )
         try:
             interrupts.wait_for_tokens()
-            finished = stream(events, report)
+            finished = stream(events, report, wait_minutes=options.max_prefill_wait_minutes)
         except GenerationCancelled:
             click.echo()
             report.interrupted()
@@ -125,8 +127,17 @@ def sampling_params(options: Mapping[str, Any], *, think: bool) -> SamplingParam
     return dataclasses.replace(profile, **given)
 
 
-def stream(events: Iterator[GenerationEvent], report: RunReport) -> Finished:
-    """Print a generation as it is made and return its last event."""
+def stream(events: Iterator[GenerationEvent], report: RunReport, *, wait_minutes: float = 0.0) -> Finished:
+    """Print a generation as it is made and return its last event.
+
+    Args:
+        events: The generation.
+        report: Where its progress goes.
+        wait_minutes: Longest reading of the prompt, looked at after every pass; 0 for no limit.
+
+    Raises:
+        click.ClickException: The prompt was not read in time.
+    """
     for event in events:
         match event:
             case TextDelta(text=text):
@@ -135,10 +146,24 @@ def stream(events: Iterator[GenerationEvent], report: RunReport) -> Finished:
                 click.secho(text, nl=False, err=True, dim=True)
             case PromptProgress():
                 report.progress(event)
+                check_wait(event, wait_minutes)
             case Finished():
                 click.echo()
                 return event
     raise click.ClickException("the generation ended without its last event; please report this")
+
+
+def check_wait(event: PromptProgress, wait_minutes: float) -> None:
+    """Refuse to go on reading a prompt that takes too long.
+
+    Raises:
+        click.ClickException: The limit has passed and some of the prompt is still unread.
+    """
+    if 0 < wait_minutes * 60 < event.elapsed_s and event.done_tokens < event.total_tokens:
+        raise click.ClickException(
+            f"{event.done_tokens:,} of the prompt's {event.total_tokens:,} tokens are read after "
+            f"{event.elapsed_s / 60:.1f} min, and --max-prefill-wait is {wait_minutes:g} min; give more, or 0: no limit"
+        )
 
 
 class InterruptHandler:

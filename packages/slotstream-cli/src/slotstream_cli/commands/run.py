@@ -23,6 +23,14 @@ from slotstream_cli.planning_options import make_size_request, size_options
 @click.option("--presence-penalty", type=float, help="Lower the logit of every token already in the reply by this.")
 @click.option("--stop", multiple=True, help="End the reply before this text; may be given again.")
 @click.option("--stats-json", type=click.Path(dir_okay=False, path_type=Path), help="Write the measurements here.")
+@click.option(
+    "--max-prefill-wait",
+    type=click.FloatRange(0, 1e6),
+    default=30.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Longest reading of the prompt; 0: no limit.",
+)
 @size_options
 def command(
     *,
@@ -33,6 +41,7 @@ def command(
     think: bool,
     stop: tuple[str, ...],
     stats_json: Path | None,
+    max_prefill_wait: float,
     **options: Any,
 ) -> None:
     """Answer one prompt and stop."""
@@ -51,5 +60,6 @@ def command(
             think=think,
             stop=stop,
             stats_json=stats_json,
+            max_prefill_wait_minutes=max_prefill_wait,
         )
     )

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from slotstream_cli.launching.asking import Probe, ServerPort
@@ -143,6 +144,8 @@ def _decide_served(
 def _differences(served: ServedModel, status: Mapping[str, Any], wishes: Wishes) -> tuple[str, ...]:
     """Return notes about settings of this launch that the running server does not have."""
     notes = []
+    if wishes.model is not None and served.model not in (wishes.model, Path(wishes.model).name):
+        notes.append(f"the server on port {served.port} serves {served.model}; --model is for a new one")
     target, limit = status.get("memory_target_gb"), status.get("memory_limit_gb")
     if wishes.memory_gb is not None and (status.get("memory_source") != "--memory-gb" or target != wishes.memory_gb):
         held = "no fixed target" if target is None else f"{target:g} GB ({status.get('memory_source')})"
