@@ -1,5 +1,6 @@
 """Layers computed at once on the host: MLX's results, and the same bits for a row alone and among others."""
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.models.qwen4_exp.eager import attention, checking
 from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer
+from slotstream_core.native import NativeLibrary, NativeMatrix
 from tests.core.qwen4_exp_models import open_model, run_passes
 
 SETTINGS = {"vocab_size": 288, "indexer_n_heads": 8, "indexer_budget": 16, "num_experts": 16, "split_ngram_parts": 3}
@@ -84,6 +86,36 @@ def test_instruction_sets_give_the_same_exponentials() -> None:
         _native.sigmoid(found)
         assert np.abs(found - expected).max() < 2e-7
     _native.choose(_native.instruction_sets()[0])
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+def test_narrow_products_are_those_of_the_unpacked_matrix(bits: int, group_size: int) -> None:
+    draw = np.random.default_rng(bits * group_size)
+    values = mx.array(draw.normal(size=(37, 256)).astype(np.float32))
+    weight, scales, biases = mx.quantize(values, group_size, bits)
+    matrix = NativeMatrix(weight, scales, biases, bits=bits, group_size=group_size)
+    dense = np.array(mx.dequantize(weight, scales, biases, group_size=group_size, bits=bits))
+    unpacked, out = np.empty((37, 256), np.float32), np.empty((5, 37), np.float32)
+    x = draw.normal(size=(5, 256)).astype(np.float32)
+    with opened_library() as library:
+        assert _native.is_narrow(address_of(matrix))
+        for name in _native.instruction_sets():
+            _native.choose(name)
+            _native.multiply(library.handle, address_of(matrix), x, out)
+            _native.unpack(np.asarray(weight), np.asarray(scales), np.asarray(biases), bits, group_size, unpacked)
+            assert np.abs(out - x @ dense.T).max() < 1e-4
+            assert np.abs(unpacked - dense).max() < 1e-5
+
+
+def opened_library() -> NativeLibrary:
+    library = NativeLibrary.load(threads=1)
+    assert library is not None
+    return library
+
+
+def address_of(matrix: NativeMatrix) -> int:
+    return ctypes.addressof(matrix.structure)
 
 
 def _mismatches() -> dict[str, Callable[[], None]]:

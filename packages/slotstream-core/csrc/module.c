@@ -25,6 +25,8 @@ extern const ss_pieces ss_pieces_avx2;
 static const ss_pieces *pieces = &ss_pieces_baseline;
 
 #define MOST_ARRAYS 16
+#define NARROW_COLUMNS 512     /* quantised matrices of at most so many columns ... */
+#define NARROW_VALUES (1 << 17) /* ... or so many values use the pieces' own product */
 #define RELEASE_FROM 65536 /* values touched from which on the lock is released */
 
 typedef struct {
@@ -450,6 +452,38 @@ static PyObject *py_unpack(PyObject *self, PyObject *const *args, Py_ssize_t cou
     return finish(&call);
 }
 
+/* Whether the pieces' own product is used. It depends on the matrix alone, so that a row's bits do not change. */
+static int is_narrow(const ss_matrix *m) {
+    return m->bits != 0 && m->type == SS_FLOAT32 && m->columns % 32 == 0 && m->columns <= SS_NARROW_COLUMNS &&
+           (m->columns <= NARROW_COLUMNS || m->columns * m->rows <= NARROW_VALUES);
+}
+
+static ss_narrow narrow_of(const ss_matrix *m, int64_t member) {
+    int64_t values = m->rows * m->columns, groups = values / m->group;
+    return (ss_narrow){(const uint8_t *)m->weight + member * (values * m->bits / 8),
+                       (const float *)m->scales + member * groups,
+                       (const float *)m->biases + member * groups,
+                       m->rows,
+                       m->columns,
+                       m->group,
+                       m->bits};
+}
+
+static void multiply_narrow(const ss_matrix *matrix, int64_t member, const float *x, int64_t rows, float *out) {
+    ss_narrow narrow = narrow_of(matrix, member);
+    ss_narrow_row row;
+    for (int64_t t = 0; t < rows; t++) {
+        pieces->narrow_prepare(&narrow, x + t * matrix->columns, &row);
+        pieces->narrow_product(&narrow, &row, out + t * matrix->rows);
+    }
+}
+
+static int32_t multiply(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out) {
+    if (!is_narrow(matrix)) return ss_multiply(pool, matrix, 0, x, SS_FLOAT32, rows, out);
+    multiply_narrow(matrix, 0, x, rows, out);
+    return SS_OK;
+}
+
 /* multiply(pool, matrix, x rows, out rows): see ss_multiply. The first two are addresses that their owners keep valid. */
 static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
@@ -461,10 +495,101 @@ static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t c
     require(&call, call.failed || (x.width == matrix->columns && out.width == matrix->rows && x.rows == out.rows),
             "the shapes of x, the matrix and out disagree");
     int32_t code = SS_OK;
-    RUN(x.rows * matrix->columns * matrix->rows,
-        code = ss_multiply(pool, matrix, 0, x.data, SS_FLOAT32, x.rows, out.data));
+    RUN(x.rows * matrix->columns * matrix->rows, code = multiply(pool, matrix, x.data, x.rows, out.data));
     require(&call, code == SS_OK, "the matrix was refused");
     return finish(&call);
+}
+
+typedef struct {
+    ss_pool *pool;
+    const ss_matrix *down, *up, *inject; /* inject may be null */
+    Rows streams, normed, low, gate, mixed, injection;
+    const float *weight;
+    int64_t count;
+    float eps;
+} StreamsRead;
+
+static int32_t read_streams(const StreamsRead *r) {
+    int64_t rows = r->streams.rows, hidden = r->mixed.width;
+    pieces->rms_norm(r->streams.data, r->streams.stride, r->weight, rows, r->count, r->count, hidden, r->eps,
+                     r->normed.data, r->normed.width);
+    int32_t code = multiply(r->pool, r->down, r->normed.data, rows, r->low.data);
+    if (code != SS_OK) return code;
+    pieces->silu(r->low.data, rows * r->low.width);
+    code = multiply(r->pool, r->up, r->low.data, rows, r->gate.data);
+    if (code != SS_OK) return code;
+    pieces->mix_streams(r->gate.data, r->normed.data, rows, r->count, hidden, r->mixed.data);
+    if (r->inject == NULL) return SS_OK;
+    code = multiply(r->pool, r->inject, r->normed.data, rows, r->injection.data);
+    pieces->sigmoid(r->injection.data, rows * r->injection.width);
+    return code;
+}
+
+/* read_streams(pool, down, up, inject or 0, streams rows, norm_weight, count, eps, normed, low, gate, mixed, injection):
+ * the block input and the injection of a hyper-connection; the last five are outputs, injection is not touched
+ * without inject. */
+static PyObject *py_read_streams(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "read_streams", count, 13)) return NULL;
+    StreamsRead r;
+    int64_t weights = 0;
+    r.pool = (ss_pool *)(intptr_t)integer(&call, args[0]);
+    r.down = (const ss_matrix *)(intptr_t)integer(&call, args[1]);
+    r.up = (const ss_matrix *)(intptr_t)integer(&call, args[2]);
+    r.inject = (const ss_matrix *)(intptr_t)integer(&call, args[3]);
+    r.streams = input(&call, args[4]);
+    r.weight = flat(&call, args[5], &weights, 0);
+    r.count = integer(&call, args[6]);
+    r.eps = real(&call, args[7]);
+    r.normed = output(&call, args[8]);
+    r.low = output(&call, args[9]);
+    r.gate = output(&call, args[10]);
+    r.mixed = output(&call, args[11]);
+    r.injection = output(&call, args[12]);
+    require(&call, call.failed || (r.count > 0 && r.streams.width == r.count * r.mixed.width &&
+                                   weights == r.streams.width && r.normed.width == weights && r.gate.width == weights &&
+                                   r.down->columns == weights && r.down->rows == r.low.width &&
+                                   r.up->columns == r.low.width && r.up->rows == weights),
+            "the shapes of streams, weights and maps disagree");
+    require(&call, call.failed || r.inject == NULL ||
+                       (r.inject->columns == weights && r.inject->rows == r.injection.width &&
+                        r.injection.rows == r.streams.rows),
+            "the shapes of streams and injection disagree");
+    require(&call, r.normed.rows == r.streams.rows && r.low.rows == r.streams.rows && r.gate.rows == r.streams.rows &&
+                       r.mixed.rows == r.streams.rows,
+            "the arrays differ in rows");
+    int32_t code = SS_OK;
+    RUN(r.streams.rows * r.low.width * r.streams.width, code = read_streams(&r));
+    require(&call, code == SS_OK, "a matrix was refused");
+    return finish(&call);
+}
+
+static int32_t experts_narrow(const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down, const float *x,
+                              int64_t rows, const int32_t *slots, int64_t top, float *out) {
+    for (int64_t i = 0; i < rows * top; i++)
+        if (slots[i] < 0 || slots[i] >= gate->members) return SS_OUT_OF_RANGE;
+    float inner[SS_NARROW_COLUMNS], raised[SS_NARROW_COLUMNS];
+    ss_narrow_row row;
+    for (int64_t t = 0; t < rows; t++) {
+        ss_narrow first = narrow_of(gate, 0);
+        pieces->narrow_prepare(&first, x + t * gate->columns, &row);
+        for (int64_t j = 0; j < top; j++) {
+            ss_narrow g = narrow_of(gate, slots[t * top + j]), u = narrow_of(up, slots[t * top + j]);
+            pieces->narrow_product(&g, &row, inner);
+            pieces->narrow_product(&u, &row, raised);
+            pieces->silu_multiply(inner, gate->rows, raised, gate->rows, 1, gate->rows, inner);
+            multiply_narrow(down, slots[t * top + j], inner, 1, out + (t * top + j) * down->rows);
+        }
+    }
+    return SS_OK;
+}
+
+/* All three alike and small, so that one prepared row serves gate and up. */
+static int are_narrow(const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down) {
+    return is_narrow(gate) && is_narrow(up) && is_narrow(down) && gate->bits == up->bits && gate->group == up->group &&
+           gate->rows == up->rows && gate->columns == up->columns && down->columns == gate->rows &&
+           gate->members == up->members && gate->members == down->members;
 }
 
 /* experts(pool, gate, up, down, x rows, slots int32 [rows, top], out rows [rows * top]): see ss_experts without mix. */
@@ -484,10 +609,22 @@ static PyObject *py_experts(PyObject *self, PyObject *const *args, Py_ssize_t co
                                    x.width == gate->columns && out.width == down->rows),
             "the shapes of x, the matrices, slots and out disagree");
     int32_t code = SS_OK;
-    RUN(places * 3 * gate->columns * gate->rows, code = ss_experts(pool, gate, up, down, x.data, SS_FLOAT32, x.rows,
-                                                                   slots, NULL, places / x.rows, out.data));
+    if (!call.failed && are_narrow(gate, up, down))
+        RUN(places * 3 * gate->columns * gate->rows,
+            code = experts_narrow(gate, up, down, x.data, x.rows, slots, places / x.rows, out.data));
+    else
+        RUN(places * 3 * gate->columns * gate->rows, code = ss_experts(pool, gate, up, down, x.data, SS_FLOAT32, x.rows,
+                                                                       slots, NULL, places / x.rows, out.data));
     require(&call, code == SS_OK, "a slot or a matrix was refused");
     return finish(&call);
+}
+
+/* is_narrow(matrix): whether a product with it stays on the calling thread */
+static PyObject *py_is_narrow(PyObject *self, PyObject *matrix) {
+    (void)self;
+    long long address = PyLong_AsLongLong(matrix);
+    if (address == -1 && PyErr_Occurred()) return NULL;
+    return PyBool_FromLong(is_narrow((const ss_matrix *)(intptr_t)address));
 }
 
 /* instruction_sets() -> names that this processor can run, best first */
@@ -520,8 +657,9 @@ static PyObject *py_choose(PyObject *self, PyObject *name) {
 static PyMethodDef methods[] = {
     FAST(rms_norm),   FAST(mix_streams), FAST(inject), FAST(silu),  FAST(sigmoid), FAST(silu_multiply),
     FAST(gate),       FAST(convolve),    FAST(delta),  FAST(norm_rotate), FAST(attend), FAST(route),
-    FAST(combine),    FAST(ngram_gate),  FAST(unpack), FAST(multiply), FAST(experts),
+    FAST(combine),    FAST(ngram_gate),  FAST(unpack), FAST(multiply), FAST(experts), FAST(read_streams),
     {"instruction_sets", py_instruction_sets, METH_NOARGS, NULL},
+    {"is_narrow", py_is_narrow, METH_O, NULL},
     {"choose", py_choose, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

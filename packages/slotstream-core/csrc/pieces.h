@@ -97,6 +97,25 @@ typedef void ss_ngram_gate_fn(const float *keys, const float *queries, const flo
 typedef void ss_unpack_fn(const uint32_t *packed, const float *scales, const float *biases, int64_t rows,
                           int64_t columns, int32_t bits, int64_t group_size, float *out);
 
+/* A quantised matrix [rows, columns] of 4 or 8 bits in groups of 32, 64 or 128, with float32 scales and biases. */
+typedef struct {
+    const uint8_t *packed;
+    const float *scales, *biases;
+    int64_t rows, columns, group_size;
+    int32_t bits;
+} ss_narrow;
+
+/* Activations as ss_narrow_product reads them: values in the order of the packed ones, then the sum of each group. */
+#define SS_NARROW_COLUMNS 4096
+typedef struct {
+    float values[SS_NARROW_COLUMNS], sums[SS_NARROW_COLUMNS / 32];
+} ss_narrow_row;
+
+typedef void ss_narrow_prepare_fn(const ss_narrow *matrix, const float *x, ss_narrow_row *row);
+
+/* y = x @ matrix.T for one row. Made for matrices of few columns, where what is done once a row costs the most. */
+typedef void ss_narrow_product_fn(const ss_narrow *matrix, const ss_narrow_row *row, float *y);
+
 typedef struct {
     ss_rms_norm_fn *rms_norm;
     ss_mix_streams_fn *mix_streams;
@@ -112,6 +131,8 @@ typedef struct {
     ss_combine_fn *combine;
     ss_ngram_gate_fn *ngram_gate;
     ss_unpack_fn *unpack;
+    ss_narrow_prepare_fn *narrow_prepare;
+    ss_narrow_product_fn *narrow_product;
 } ss_pieces;
 
 #endif

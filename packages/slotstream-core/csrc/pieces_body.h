@@ -12,6 +12,10 @@ typedef float v8 __attribute__((vector_size(32)));
 typedef int32_t i8 __attribute__((vector_size(32)));
 #define LANES 8
 
+#ifndef MULTIPLY_ADD
+#define MULTIPLY_ADD(a, b, c) ((a) * (b) + (c))
+#endif
+
 static inline v8 load8(const float *x) {
     v8 value;
     memcpy(&value, x, sizeof value);
@@ -341,6 +345,74 @@ static void unpack(const uint32_t *packed, const float *scales, const float *bia
     }
 }
 
+#ifndef WIDEN
+static inline i8 widen(const uint8_t *octets) {
+    i8 values;
+    for (int i = 0; i < LANES; i++) values[i] = octets[i];
+    return values;
+}
+#define WIDEN(octets) widen(octets)
+#endif
+#define AS_FLOATS(integers) __builtin_convertvector(integers, v8)
+
+/* Of 4 bits, eight octets hold the even columns of 16 in their lower halves and the odd ones in their upper halves. */
+static void narrow_prepare(const ss_narrow *m, const float *x, ss_narrow_row *row) {
+    for (int64_t g = 0; g < m->columns / m->group_size; g++) {
+        v8 total = {0};
+        for (int64_t i = g * m->group_size; i < (g + 1) * m->group_size; i += LANES) total += load8(x + i);
+        row->sums[g] = sum8(total);
+    }
+    if (m->bits == 8) {
+        memcpy(row->values, x, (size_t)m->columns * sizeof *x);
+        return;
+    }
+    for (int64_t i = 0; i < m->columns; i += 2 * LANES)
+        for (int64_t j = 0; j < LANES; j++) {
+            row->values[i + j] = x[i + 2 * j];
+            row->values[i + LANES + j] = x[i + 2 * j + 1];
+        }
+}
+
+static inline v8 narrow_group(const uint8_t *octets, const float *x, int64_t count, int32_t bits) {
+    v8 even = {0}, odd = {0};
+    for (int64_t i = 0; i < count; i += 2 * LANES) {
+        if (bits == 8) {
+            even = MULTIPLY_ADD(AS_FLOATS(WIDEN(octets + i)), load8(x + i), even);
+            odd = MULTIPLY_ADD(AS_FLOATS(WIDEN(octets + i + LANES)), load8(x + i + LANES), odd);
+        } else {
+            i8 pairs = WIDEN(octets + i / 2);
+            even = MULTIPLY_ADD(AS_FLOATS(pairs & 15), load8(x + i), even);
+            odd = MULTIPLY_ADD(AS_FLOATS(pairs >> 4), load8(x + i + LANES), odd);
+        }
+    }
+    return even + odd;
+}
+
+static inline void narrow_rows(const ss_narrow *m, const ss_narrow_row *row, float *y, int32_t bits, int64_t group) {
+    int64_t groups = m->columns / group, group_bytes = group * bits / 8;
+    for (int64_t n = 0; n < m->rows; n++) {
+        const uint8_t *octets = m->packed + n * groups * group_bytes;
+        const float *scales = m->scales + n * groups, *biases = m->biases + n * groups;
+        v8 total = {0};
+        float offset = 0.0f;
+        for (int64_t g = 0; g < groups; g++) {
+            v8 part = narrow_group(octets + g * group_bytes, row->values + g * group, group, bits);
+            total = MULTIPLY_ADD(part, splat8(scales[g]), total);
+            offset += biases[g] * row->sums[g];
+        }
+        y[n] = sum8(total) + offset;
+    }
+}
+
+static void narrow_product(const ss_narrow *m, const ss_narrow_row *row, float *y) {
+    if (m->bits == 8 && m->group_size == 32) narrow_rows(m, row, y, 8, 32);
+    else if (m->bits == 8 && m->group_size == 64) narrow_rows(m, row, y, 8, 64);
+    else if (m->bits == 8) narrow_rows(m, row, y, 8, 128);
+    else if (m->group_size == 32) narrow_rows(m, row, y, 4, 32);
+    else if (m->group_size == 64) narrow_rows(m, row, y, 4, 64);
+    else narrow_rows(m, row, y, 4, 128);
+}
+
 const ss_pieces SS_PIECES = {
     .rms_norm = rms_norm,
     .mix_streams = mix_streams,
@@ -357,4 +429,6 @@ const ss_pieces SS_PIECES = {
     .combine = combine,
     .ngram_gate = ngram_gate,
     .unpack = unpack,
+    .narrow_prepare = narrow_prepare,
+    .narrow_product = narrow_product,
 };

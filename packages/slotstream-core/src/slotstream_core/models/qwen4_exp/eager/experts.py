@@ -105,8 +105,24 @@ class EagerExpertLayer(ExpertLayer):
     def _packed(self, views: Views, x: Floats, slots: Slots) -> Floats:
         """Outputs [rows, k, hidden] of the experts in ``slots`` [rows, k] on ``x`` [rows, hidden]."""
         gate, up, down = views
+        top = slots.shape[1]
         out = np.empty((slots.size, x.shape[1]), np.float32)
-        _native.experts(self._eager.handle, gate.handle, up.handle, down.handle, x, slots, out)
+
+        def part(first: int, last: int) -> None:
+            _native.experts(
+                self._eager.handle,
+                gate.handle,
+                up.handle,
+                down.handle,
+                x[first:last],
+                slots[first:last],
+                out[first * top : last * top],
+            )
+
+        if len(x) > NATIVE_ROWS and _native.is_narrow(gate.handle):  # wider ones share their threads themselves
+            self._eager.run_parts(part, len(x), values=out.size)
+        else:
+            part(0, len(x))
         return out.reshape(*slots.shape, -1)
 
     def _mixed_pairs(self, arrays: ExpertArrays, views: Views, pairs: Floats, slots: Slots) -> Floats:

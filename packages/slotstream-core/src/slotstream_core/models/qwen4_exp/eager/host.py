@@ -70,6 +70,7 @@ class EagerHost:
             library.close()
             logger.warning("the compiled layers are not used: %s; MLX's slower operations are used", difference)
             return None
+        threads.unpack = checking.pieces.unpack
         return cls(library, threads)
 
     def close(self) -> None:
@@ -108,5 +109,8 @@ class EagerHost:
 
 def rows_of(x: mx.array) -> Floats:
     """``x`` [T, ...] evaluated and seen by numpy as [T, values], contiguous."""
-    rows = np.ascontiguousarray(np.asarray(x))
+    rows = np.asarray(x)
+    if rows.ndim == 2 and rows.flags.c_contiguous:
+        return rows
+    rows = np.ascontiguousarray(rows)
     return rows.reshape(len(rows), -1) if rows.size else np.empty((len(rows), math.prod(rows.shape[1:])), np.float32)

@@ -18,6 +18,9 @@ class EagerMap:
     """A `Projection` on numpy rows; shares its arrays.
 
     A row's result has the same bits whatever other rows are in the call, up to `NATIVE_ROWS` of them.
+
+    Attributes:
+        handle: The matrix's address in C; 0 when the compiled products do not take it.
     """
 
     def __init__(self, projection: Projection, host: EagerHost) -> None:
@@ -31,13 +34,14 @@ class EagerMap:
             group_size=projection.group_size,
         )
         self._out = projection.out_features
+        self.handle = 0 if self._matrix is None else self._matrix.handle
 
     def __call__(self, x: Floats) -> Floats:
         """Apply the map to ``x`` [rows, in], contiguous; returns [rows, out]."""
         rows = len(x)
-        if self._matrix is not None and rows <= NATIVE_ROWS:
+        if self.handle and rows <= NATIVE_ROWS:
             out = np.empty((rows, self._out), np.float32)
-            _native.multiply(self._host.handle, self._matrix.handle, x, out)
+            _native.multiply(self._host.handle, self.handle, x, out)
             return out
         if rows >= HOST_ROWS:
             return self._projection.host_matrix().multiply(x, self._host.threads)
