@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
+
+LEAST = 8
+"""Every fourth is held out, and those are divided once more."""
 
 
 def read_prompts(path: Path | None) -> Sequence[str]:
@@ -27,9 +31,31 @@ def read_prompts(path: Path | None) -> Sequence[str]:
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{path} is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
     prompts = [line for line in lines if line]
-    if len(prompts) < 8:
-        raise click.ClickException(f"{path} holds {len(prompts)} prompts; give at least 8, one a line")
+    if len(prompts) < LEAST:
+        raise click.ClickException(f"{path} holds {len(prompts)} prompts; give at least {LEAST}, one a line")
     return prompts
+
+
+def read_texts(path: Path) -> Sequence[str]:
+    """Return the texts of a file that holds one JSON string a line.
+
+    Raises:
+        click.ClickException: The file cannot be read, a line is no JSON string, or there are fewer than eight.
+    """
+    texts: list[str] = []
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            text = json.loads(line) if line.strip() else ""
+            if not isinstance(text, str):
+                raise click.ClickException(f"{path}: line {number} is not a JSON string")
+            texts += [text] if text else []
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise click.ClickException(f"{path} does not hold one JSON string a line: {error}") from error
+    if len(texts) < LEAST:
+        raise click.ClickException(f"{path} holds {len(texts)} texts; give at least {LEAST}, a JSON string a line")
+    return texts
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from slotstream_core.checkpoint.corrections import Correction
+from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.diagnostics.fitting import is_held_out
 from slotstream_core.diagnostics.forecasts import Agreement, agreement_of, corrected_logits, record_targets
 from slotstream_core.engine import load
@@ -21,9 +22,10 @@ from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.decoding import PromptReader, logits_row
 from slotstream_core.generation.sampling import SamplingParams
 from slotstream_core.loading import LoadedModel, find_correction, load_model
+from slotstream_core.text.tokenizer import Tokenizer
 from slotstream_planner import PlanRequest
 
-__all__ = ["LookaheadReport", "SpeedRun", "make_sequences", "measure_agreement", "report_lookahead"]
+__all__ = ["LookaheadReport", "SpeedRun", "encode_texts", "make_sequences", "measure_agreement", "report_lookahead"]
 
 Progress = Callable[[int, int], None]
 
@@ -127,6 +129,19 @@ def make_sequences(
             if progress is not None:
                 progress(number + 1, len(prompts))
     return sequences
+
+
+def encode_texts(directory: Path, texts: Sequence[str], *, max_tokens: int = 512) -> list[list[int]]:
+    """Return the token ids of texts as they are, each cut to `max_tokens`; texts without tokens are left out.
+
+    Raises:
+        SlotstreamError: The checkpoint's configuration or tokenizer cannot be used.
+    """
+    with Checkpoint.open(directory) as checkpoint:
+        config = checkpoint.config
+    tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
+    sequences = (tokenizer.encode(text)[:max_tokens] for text in texts)
+    return [ids for ids in sequences if ids]
 
 
 def measure_agreement(

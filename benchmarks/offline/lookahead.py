@@ -1,0 +1,209 @@
+"""What reading experts ahead does for decode: never, always, and where trials find it faster.
+
+For each share of the experts in slots one model answers the same prompts greedily in three ways in rotating order:
+without the lookahead, with it in every pass, and with the automatic choice, which has decided before the first counted
+round.  The ids must be equal.  Medians over rounds are compared, with the counters that explain them.
+
+    python -m benchmarks.offline.lookahead [--model DIR | --layers N] [--correction FILE] [--direct] [--record]
+
+Without `--model` the demo is measured; `--layers` writes a synthetic checkpoint of the published layer widths instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.demo import demo_directory
+from benchmarks.offline.distance import wide_checkpoint
+from benchmarks.recording import BenchmarkResult, format_table, report
+from slotstream_core.backend import Backend
+from slotstream_core.checkpoint.corrections import Correction, read_correction
+from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.diagnostics.fitting import is_held_out
+from slotstream_core.diagnostics.prompts import PROMPTS
+from slotstream_core.experts import ExpertLayout, StoredExperts, StreamedExperts, choose_ahead_lanes, choose_lanes
+from slotstream_core.experts.layout import trunk_modules
+from slotstream_core.experts.lookahead import Lookahead, Mode
+from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.experts.trials import BLOCK, BLOCKS
+from slotstream_core.generation.decoding import logits_row
+from slotstream_core.loading import find_correction, slot_memory
+from slotstream_core.models.qwen4_exp.forecasting import Forecaster
+from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
+from slotstream_core.models.registry import build_model
+from slotstream_core.text.messages import ChatMessage
+from slotstream_core.text.template import ChatTemplate
+from slotstream_core.text.tokenizer import Tokenizer
+
+MODES: tuple[Mode, ...] = ("off", "on", "auto")
+TRIAL_PASSES = BLOCK * BLOCKS
+
+
+@dataclass(kw_only=True)
+class Build:
+    """A model whose pool holds a share of its experts."""
+
+    share: float
+    model: Qwen4ExpModel
+    experts: StreamedExperts
+    lookahead: Lookahead
+    rates: dict[Mode, list[float]] = field(default_factory=lambda: {mode: [] for mode in MODES})
+    traffic: dict[Mode, ExpertStats] = field(default_factory=lambda: {mode: ExpertStats() for mode in MODES})
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
+    parser.add_argument("--layers", type=int, help="write and measure a synthetic checkpoint of this many layers")
+    parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")
+    parser.add_argument("--correction", type=Path, help="a correction file (default: the checkpoint's own, if any)")
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.125, 0.25, 0.5], help="of the experts, in slots")
+    parser.add_argument("--direct", action="store_true", help="read past the page cache")
+    parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
+    options = parser.parse_args()
+    name = options.model.name if options.model else "wide" if options.layers else "demo"
+    values: dict[str, float] = {}
+    rows: list[tuple[str, ...]] = []
+    with ExitStack() as kept:
+        directory = options.model
+        if options.layers:
+            directory = wide_checkpoint(kept, options.layers, options.directory)
+        directory = directory or demo_directory()
+        prompts = prompt_ids(directory)
+        for share in options.shares:
+            with ExitStack() as opened:
+                build = open_build(opened, directory, share, options.correction, direct=options.direct)
+                measure(build, prompts, tokens=options.tokens, rounds=options.rounds)
+            judge(build, options.tokens * options.rounds, values, rows)
+    settings = {"tokens": options.tokens, "rounds": options.rounds, "direct": options.direct}
+    header = (
+        "pool, lookahead",
+        "tok/s",
+        "of off",
+        "hits",
+        "read MB/tok",
+        "wasted MB/tok",
+        "wait ms/tok",
+        "used of ahead",
+    )
+    report(
+        BenchmarkResult(benchmark=f"lookahead_{name}", settings=settings, values=values),
+        table=format_table(header, rows),
+        record=options.record,
+    )
+
+
+def prompt_ids(directory: Path) -> list[list[int]]:
+    """Return the built-in prompts that no fit uses, as ids of the checkpoint's chat."""
+    with Checkpoint.open(directory) as checkpoint:
+        config = checkpoint.config
+    tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
+    template = ChatTemplate.from_directory(directory)
+    texts = [prompt for index, prompt in enumerate(PROMPTS) if is_held_out(index)]
+    if template is not None:
+        texts = [template.render([ChatMessage(role="user", content=text)]) for text in texts]
+    return [tokenizer.encode(text) for text in texts]
+
+
+def open_build(opened: ExitStack, directory: Path, share: float, correction: Path | None, *, direct: bool) -> Build:
+    """Open the checkpoint with a pool for a share of its experts."""
+    backend = Backend.detect()
+    lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
+    checkpoint = opened.enter_context(Checkpoint.open(directory))
+    config = checkpoint.config
+    modules = trunk_modules(config.num_hidden_layers)
+    layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
+    source = opened.enter_context(StoredExperts(layout, direct=direct))
+    slots = int(layout.record_count * share)
+    experts = opened.enter_context(
+        StreamedExperts(
+            source,
+            slot_count=slots,
+            lane_count=lanes,
+            ahead_lane_count=choose_ahead_lanes(lanes),
+            memory=slot_memory(backend),
+        )
+    )
+    model = opened.enter_context(build_model(checkpoint, experts, backend))
+    found: Correction | None = find_correction(checkpoint)
+    if correction is not None:
+        found = read_correction(
+            correction, layers=config.num_hidden_layers, hidden=config.hidden_size, experts=config.num_experts
+        )
+    lookahead = Lookahead(experts.pool, top=config.num_experts_per_tok)
+    model.look_ahead(Forecaster(model.layers, lookahead, backend, correction=found))
+    return Build(share=share, model=model, experts=experts, lookahead=lookahead)
+
+
+def measure(build: Build, prompts: Sequence[list[int]], *, tokens: int, rounds: int) -> None:
+    """Let the automatic choice decide, then answer every prompt in each way."""
+    build.lookahead.mode = "auto"
+    decode(build, prompts[-1], TRIAL_PASSES + 1)
+    for number in range(rounds):
+        ids = prompts[number % len(prompts)]
+        outputs = set()
+        for turn in range(len(MODES)):
+            mode = MODES[(turn + number) % len(MODES)]
+            build.lookahead.mode = mode
+            rate, traffic, output = decode(build, ids, tokens)
+            build.rates[mode].append(rate)
+            build.traffic[mode] = build.traffic[mode].plus(traffic)
+            outputs.add(output)
+        if len(outputs) != 1:
+            raise SystemExit(f"round {number}: the ids depend on the lookahead")
+
+
+def decode(build: Build, ids: list[int], tokens: int) -> tuple[float, ExpertStats, tuple[int, ...]]:
+    """Read a prompt and continue it greedily; return tokens a second, the pool's work, and the ids."""
+    state = build.model.new_state()
+    row = logits_row(build.model.forward(ids, state).logits)
+    before, started = build.experts.stats, time.perf_counter()
+    output = []
+    for _ in range(tokens):
+        output.append(int(row.argmax()))
+        row = logits_row(build.model.forward(output[-1:], state, decode=True).logits)
+    return tokens / (time.perf_counter() - started), build.experts.stats.since(before), tuple(output)
+
+
+def judge(build: Build, tokens: int, values: dict[str, float], rows: list[tuple[str, ...]]) -> None:
+    """Add the values to keep and the rows to print."""
+    without = statistics.median(build.rates["off"])
+    for mode in MODES:
+        rate, traffic = statistics.median(build.rates[mode]), build.traffic[mode]
+        used = (traffic.ahead_used + traffic.ahead_joined) / max(1, traffic.ahead_records)
+        label = f"{build.share:.1%} {mode}"
+        values |= {
+            f"{label} decode_tokens_per_s": rate,
+            f"{label} hit_rate": traffic.hit_rate,
+            f"{label} read_bytes_per_token": traffic.bytes_read / tokens,
+            f"{label} wasted_bytes_per_token": traffic.wasted_bytes / tokens,
+            f"{label} wait_s_per_token": traffic.wait_s / tokens,
+            f"{label} ahead_used_share": used,
+        }
+        rows.append(
+            (
+                label,
+                f"{rate:.2f}",
+                f"{rate / without:.3f}",
+                f"{traffic.hit_rate:.1%}",
+                f"{traffic.bytes_read / tokens / 1e6:.2f}",
+                f"{traffic.wasted_bytes / tokens / 1e6:.2f}",
+                f"{1e3 * traffic.wait_s / tokens:.1f}",
+                f"{used:.1%}",
+            )
+        )
+    values[f"{build.share:.1%} chosen"] = float(build.lookahead.verdicts.get(1) is True)
+
+
+if __name__ == "__main__":
+    main()
