@@ -1,6 +1,7 @@
 """The models that can be pulled by name, with everything that is pinned about them."""
 
 import dataclasses
+import hashlib
 import importlib.util
 import os
 import pathlib
@@ -153,7 +154,22 @@ def model_from_package(
         manifest_sha256=hash_file(path),
         transfer_bytes=manifest.transfer_bytes + path.stat().st_size,
         package_bases=(package.resolve().as_uri(),),
+        sidecars=bundled_sidecars(package),
         margin_bytes=margin_bytes,
+    )
+
+
+def bundled_sidecars(package: pathlib.Path) -> tuple[Sidecar, ...]:
+    """Return the sidecars that lie in a local package: the files of its directories other than `objects`."""
+    return tuple(
+        Sidecar(
+            path=path.relative_to(package).as_posix(),
+            size_bytes=path.stat().st_size,
+            sha256=hash_file(path),
+            base=package.resolve().as_uri(),
+        )
+        for path in sorted(package.glob("*/*"))
+        if path.is_file() and path.parent.name != "objects"
     )
 
 
@@ -169,7 +185,8 @@ def find_model(name: str) -> CatalogModel:
         bundle = find_bundle()
         if bundle is None:
             raise UnknownModel("the demo model is not installed; install the package slotstream-demo")
-        version = hash_file(bundle / MANIFEST_NAME)[:12]
+        parts = [hash_file(bundle / MANIFEST_NAME), *(sidecar.sha256 for sidecar in bundled_sidecars(bundle))]
+        version = (parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest())[:12]
         return model_from_package(bundle, name=DEMO_MODEL, directory_name=f"demo-{version}")
     raise UnknownModel(f"there is no model named {name!r}; the catalog has {DEFAULT_MODEL} and {DEMO_MODEL}")
 

@@ -17,7 +17,7 @@ from slotstream_cli.planning_options import make_size_request, size_options
 @click.option("--model", "model_name", metavar="NAME|DIR", help="A model's name or its directory.")
 @click.option("--prompts", type=click.Path(dir_okay=False, path_type=Path), help="A prompt a line [default: built in].")
 @click.option(
-    "--texts", type=click.Path(dir_okay=False, path_type=Path), help="Read these instead: JSON strings, one a line."
+    "--texts", type=click.Path(dir_okay=False, path_type=Path), help="Read these too: JSON strings, one a line."
 )
 @click.option("--reply-tokens", default=96, show_default=True, type=click.IntRange(0, 4096), help="Own reply of each.")
 @click.option("--rank", default=128, show_default=True, type=click.IntRange(1, 4096), help="Width of the correction.")
@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Learn the correction that makes the lookahead's forecasts agree better, and write it beside the checkpoint.
 
-    The model answers the prompts, or reads the texts, and its routing is recorded. Every fourth one is held out: the
-    agreement printed was measured there. The next start of the model uses the file.
+    The model answers the prompts, and reads the texts if there are any, while its routing is recorded. Every fourth
+    one is held out: the agreement printed was measured there. The next start of the model uses the file.
     """
     from slotstream_cli.prompt_files import counting, read_prompts, read_texts
     from slotstream_core.checkpoint.corrections import correction_path, write_correction
@@ -48,13 +48,12 @@ def command(
 
     request = replace(make_size_request(sizes), lookahead="off")
     directory = choose_model(model_name).directory
+    with counting("answering prompts") as progress:
+        sequences = make_sequences(
+            directory, read_prompts(prompts), reply_tokens=reply_tokens, request=request, progress=progress
+        )
     if texts is not None:
-        sequences = encode_texts(directory, read_texts(texts))
-    else:
-        with counting("answering prompts") as progress:
-            sequences = make_sequences(
-                directory, read_prompts(prompts), reply_tokens=reply_tokens, request=request, progress=progress
-            )
+        sequences += encode_texts(directory, read_texts(texts))
     with load_model(directory, request=request) as loaded, counting("recording routing") as progress:
         fit = fit_correction(loaded, sequences, rank=rank, memory_bytes=int(sums_gb * 1e9), progress=progress)
     path = output or correction_path(directory)
