@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from slotstream_core.backend import Backend
 from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
 from slotstream_core.events import (
     DraftCounts,
@@ -31,6 +33,7 @@ from slotstream_core.generation.sharing import spare_tokens
 from slotstream_core.generation.speculation import SpeculativeDecoder
 from slotstream_core.governing import ExpertsPool
 from slotstream_core.loading import LoadedModel, load_model
+from slotstream_core.persistence.directory import PersistentOptions
 from slotstream_core.prefixes.kept import PrefixKey
 from slotstream_core.prefixes.memory import ConversationMemory, prompt_array
 from slotstream_core.prefixes.resuming import PromptMemory
@@ -96,6 +99,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the readers, close the checkpoint's files and let the memory go.  A second call does nothing."""
+        self.memory.leave_disk()
         self._loaded.close()
 
     @property
@@ -193,6 +197,19 @@ class Engine:
             prompt_array(ids), self._prefix_key(), shared_tokens=shared_tokens, persist=persist
         )
         return self._run(followed, Sampler(sampling), assembler, budget, cancel or CancelToken())
+
+    def keep_on_disk(self, options: PersistentOptions) -> None:
+        """Also keep conversations on disk from now on, and go on from those that are there; see `ConversationMemory`.
+
+        Raises:
+            DirectoryInUse: Another process uses the directory.
+            InaccessibleFile: Something in it cannot be read; nothing was changed.
+        """
+        checkpoint = self._loaded.checkpoint
+        backend = Backend.detect()
+        native = os.environ.get("SLOTSTREAM_NATIVE", "1")
+        settings = {"backend": backend.kind, "element": str(backend.compute_dtype), "native": native}
+        self.memory.keep_on_disk(options, directory=checkpoint.directory, settings=settings)
 
     def reusable_tokens(self, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt are kept and would not be read again now."""

@@ -20,10 +20,16 @@
     |   +-- EmptyPrompt
     |   +-- ContextLengthExceeded  prompt and reply do not fit in the window
     |   +-- InvalidSampling
+    +-- PersistenceError           conversations cannot be kept on disk
+    |   +-- DirectoryInUse         another process uses the directory
+    |   +-- InaccessibleFile       a file exists but the system refuses to read it
+    |   +-- StateFileDamaged       a file has not the bytes that were written
     +-- GenerationCancelled        the caller asked to stop
 
 A message says what happened, the numbers, and what to do.
 """
+
+from pathlib import Path
 
 
 class SlotstreamError(Exception):
@@ -117,6 +123,40 @@ class ContextLengthExceeded(RequestError):
 
 class InvalidSampling(RequestError):
     """A sampling option has a value that cannot be used."""
+
+
+class PersistenceError(SlotstreamError):
+    """Conversations cannot be kept on disk."""
+
+
+class DirectoryInUse(PersistenceError):
+    """Another process keeps its conversations in the same directory."""
+
+
+class InaccessibleFile(PersistenceError):
+    """The system refuses to read a file that is there; it is left alone.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be read ({reason}); it was left as it is. Correct its permissions, or remove it"
+        )
+        self.path = path
+
+
+class StateFileDamaged(PersistenceError):
+    """A kept state's file is cut off, or holds other bytes than were written.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}; it will be removed")
+        self.path = path
 
 
 class GenerationCancelled(SlotstreamError):

@@ -156,6 +156,7 @@ class PrefixCache:
         *,
         prompt: Ids,
         logits: Logits | None = None,
+        rows: Sequence[RowSegment] = (),
     ) -> StoreOutcome:
         """Keep the state of a prompt at one of its lengths, making room first; the rows others have are shared.
 
@@ -166,6 +167,7 @@ class PrefixCache:
             purpose: Why.
             prompt: The whole prompt.
             logits: After the last id, for a complete prompt.
+            rows: Rows of a beginning of the prompt that the caller holds, to be shared where none are kept.
         """
         with self._lock:
             self._clock += 1
@@ -176,7 +178,7 @@ class PrefixCache:
                 if purpose == "shared" or (twin.purpose in ("complete", "speculative") and purpose == "conversation"):
                     twin.purpose = purpose
                 return "known"
-            known = self._known_rows(ids, key)
+            known = self.known_rows(ids, key, rows)
             needed = state.snapshot_bytes(known) + ids.nbytes + prompt.nbytes + (0 if logits is None else logits.nbytes)
             if not self._make_room(needed, known, MAY_EVICT[purpose]):
                 self._counts["checkpoint_fork_failures"] += 1
@@ -195,9 +197,9 @@ class PrefixCache:
             self._counts["checkpoint_stores"] += purpose in ("shared", "speculative")
             return "stored"
 
-    def _known_rows(self, ids: Ids, key: PrefixKey) -> tuple[RowSegment, ...]:
+    def known_rows(self, ids: Ids, key: PrefixKey, rows: Sequence[RowSegment] = ()) -> tuple[RowSegment, ...]:
         """Return kept rows of the longest beginning of ids, cut at a boundary: up to there passes were the same."""
-        best: tuple[RowSegment, ...] = ()
+        best = segments_until(rows, len(ids))
         for state in self._states:
             if state.key == key:
                 shared = common_length(ids, state.ids)
@@ -205,6 +207,24 @@ class PrefixCache:
                 if shared > (best[-1].end if best else 0):
                     best = segments_until(state.snapshot.segments, shared)
         return best
+
+    def insert(self, state: KeptState) -> bool:
+        """Keep a state that was read from disk, if there is room; return whether."""
+        with self._lock:
+            self._clock += 1
+            needed = state.own_bytes + state.snapshot.row_bytes
+            if any(each.key == state.key and _equal(each, state.ids) for each in self._states):
+                return False
+            if not self._make_room(needed, (), MAY_EVICT[state.purpose]):
+                return False
+            state.last_used = self._clock
+            self._states.append(state)
+            return True
+
+    def kept_at(self, ids: Ids, key: PrefixKey) -> KeptState | None:
+        """Return the kept state of exactly these ids, if there is one."""
+        with self._lock:
+            return next((each for each in self._states if each.key == key and _equal(each, ids)), None)
 
     def _make_room(self, needed: int, known: Sequence[RowSegment], highest: int) -> bool:
         """Evict until so many bytes fit beside what stays; leave everything when they cannot."""

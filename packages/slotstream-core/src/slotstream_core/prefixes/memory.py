@@ -1,10 +1,14 @@
 """Everything an engine remembers between requests: states of prompts, and the ids behind replies."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from slotstream_core.persistence.directory import PersistentOptions
+from slotstream_core.persistence.identity import build_name, identity_digest
+from slotstream_core.persistence.tier import DiskTier
 from slotstream_core.prefixes.boundaries import Ids, SystemHead, resume_pass_tokens
 from slotstream_core.prefixes.cache import CacheBudget, PrefixCache
 from slotstream_core.prefixes.kept import PrefixKey
@@ -33,18 +37,44 @@ class ConversationMemory:
     Attributes:
         cache: States of prompts.
         transcripts: Ids behind replies.
+        tier: The disk behind both; see `keep_on_disk`.
     """
 
     def __init__(self, plan: MemoryPlan, tokenizer: Tokenizer) -> None:
         self.cache = PrefixCache(cache_budget(plan))
         self.transcripts = Transcripts(tokenizer)
         self._tokenizer = tokenizer
+        self.tier: DiskTier | None = None
         self._head = SystemHead(tokenizer)
 
     @property
     def enabled(self) -> bool:
-        """Whether the plan has room for conversations."""
-        return self.cache.enabled
+        """Whether the plan has room for conversations, or the disk."""
+        return self.cache.enabled or self.tier is not None
+
+    def keep_on_disk(self, options: PersistentOptions, *, directory: Path, settings: Mapping[str, str]) -> None:
+        """Also keep states and replies on disk from now on, and use those that are there.
+
+        Args:
+            options: Where and how many.
+            directory: The checkpoint.
+            settings: What the engine's arithmetic depends on besides code and model.
+
+        Raises:
+            DirectoryInUse: Another process uses the directory.
+            InaccessibleFile: Something in it cannot be read; nothing was changed.
+            OSError: The checkpoint cannot be read.
+        """
+        self.leave_disk()
+        self.tier = DiskTier(options, identity=identity_digest(directory, settings), build=build_name())
+        for transcript in self.tier.transcripts():
+            self.transcripts.add(transcript)
+
+    def leave_disk(self) -> None:
+        """Use the disk no longer; its files stay."""
+        if self.tier is not None:
+            self.tier.close()
+        self.tier = None
 
     @property
     def held_bytes(self) -> int:
@@ -106,7 +136,9 @@ class ConversationMemory:
     def reusable_tokens(self, ids: Ids, key: PrefixKey) -> int:
         """Return how much of a prompt is kept, without counting or marking it as used."""
         state = self.cache.find(ids, key, use=False).state if self.enabled else None
-        return 0 if state is None else len(state.ids)
+        length = 0 if state is None else len(state.ids)
+        head = None if self.tier is None else self.tier.longest(ids, key, above=length)
+        return length if head is None else head.tokens
 
     def follow(
         self, ids: Ids, key: PrefixKey, *, shared_tokens: int | None = None, persist: bool = True
@@ -122,16 +154,25 @@ class ConversationMemory:
         """
         if shared_tokens is None:
             shared_tokens = self._head.end(ids)
-        return PromptMemory(self.cache, key, ids, shared_tokens=min(shared_tokens, len(ids)), persist=persist)
+        shared_tokens = min(shared_tokens, len(ids))
+        return PromptMemory(self.cache, key, ids, tier=self.tier, shared_tokens=shared_tokens, persist=persist)
 
     def finished(self, prompt: PromptMemory, reply: Sequence[int]) -> None:
         """Note a complete reply to a prompt; an end token may be its last."""
         if self.enabled:
-            self.transcripts.note_reply(prompt.ids, reply)
+            transcript = self.transcripts.note_reply(prompt.ids, reply)
+            if transcript is not None and prompt.persist and self.tier is not None:
+                self.tier.save_reply(transcript)
 
     def status(self) -> dict[str, Any]:
         """Return what is kept and how it served, with its documented keys."""
-        return self.cache.status()
+        status = self.cache.status()
+        tier = self.tier
+        if tier is not None:
+            status["enabled"] = True
+            status["persistent"] = tier.status()
+            status["persistent_hits"] = status["persistent"]["hits"]
+        return status
 
 
 def prompt_array(ids: Sequence[int]) -> Ids:

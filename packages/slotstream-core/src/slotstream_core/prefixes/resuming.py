@@ -2,13 +2,16 @@
 
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from slotstream_core.errors import StateError
+from slotstream_core.persistence.tier import DiskTier
 from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, boundaries, floor_to
 from slotstream_core.prefixes.cache import MissReason, PrefixCache
-from slotstream_core.prefixes.kept import Logits, PrefixKey, Purpose
+from slotstream_core.prefixes.kept import KeptState, Logits, PrefixKey, Purpose
 from slotstream_core.state.sequence import SequenceState
+from slotstream_core.state.snapshot import RowSegment
 
 logger = logging.getLogger("slotstream.prefixes")
 
@@ -33,6 +36,7 @@ class PromptMemory:
 
     Args:
         cache: Where states come from and go to.
+        tier: The disk behind it, if there is one.
         key: What the prompt is computed with.
         ids: The prompt.
         shared_tokens: Length of the head that other conversations will start with; 0 for none.
@@ -45,8 +49,18 @@ class PromptMemory:
     """
 
     def __init__(
-        self, cache: PrefixCache, key: PrefixKey, ids: Ids, *, shared_tokens: int, persist: bool = True
+        self,
+        cache: PrefixCache,
+        key: PrefixKey,
+        ids: Ids,
+        *,
+        tier: DiskTier | None = None,
+        shared_tokens: int,
+        persist: bool = True,
     ) -> None:
+        self._tier = tier
+        self._rows: Sequence[RowSegment] = ()
+        self._continued = False
         self.persist = persist
         self._cache = cache
         self.key = key
@@ -54,6 +68,10 @@ class PromptMemory:
         self._marks = boundaries(len(ids), key.pass_tokens)
         self._purposes: dict[int, Purpose] = {}
         self._shared_tokens = shared_tokens
+
+    @property
+    def _enabled(self) -> bool:
+        return self._cache.enabled or self._tier is not None
 
     @property
     def stops(self) -> Collection[int]:
@@ -66,18 +84,58 @@ class PromptMemory:
         Raises:
             StateError: The state has seen tokens.
         """
-        if not self._cache.enabled:
+        if not self._enabled:
             return Resumption(tokens=0, reason=None, logits=None)
+        from_disk = self._load(state)
+        if from_disk:
+            self._choose(state.length)
+            self._log(state.length, source="disk")
+            self._continued = True
+            return Resumption(tokens=state.length, reason=None, logits=None)
         found = self._cache.find(self.ids, self.key)
         kept = found.state
         if kept is not None:
             state.restore(kept.snapshot)
+            self._continued = True
+            if self._tier is not None:
+                self._tier.used(kept.ids, self.key)
         self._choose(state.length)
-        record = {"event": "prefix", "prompt_tokens": len(self.ids), "cached_tokens": state.length}
-        record |= {"source": "memory"} if kept is not None else {"miss": found.reason}
-        logger.info("%s", json.dumps(record))
+        self._log(state.length, **({"source": "memory"} if kept is not None else {"miss": found.reason}))
         whole = kept is not None and state.length == len(self.ids)
         return Resumption(tokens=state.length, reason=found.reason, logits=kept.logits if kept and whole else None)
+
+    def _log(self, cached: int, **how: str | None) -> None:
+        record = {"event": "prefix", "prompt_tokens": len(self.ids), "cached_tokens": cached, **how}
+        logger.info("%s", json.dumps(record))
+
+    def _load(self, state: SequenceState) -> bool:
+        """Bring the state as far as the disk goes, when that is further than memory goes."""
+        if self._tier is None:
+            return False
+        here = self._cache.find(self.ids, self.key, use=False).state
+        head = self._tier.longest(self.ids, self.key, above=0 if here is None else len(here.ids))
+        snapshot = None if head is None else self._tier.restore(head, self.key)
+        if head is None or snapshot is None:
+            return False
+        try:
+            state.restore(snapshot)
+        except StateError as error:
+            logger.warning("a kept state was not used: %s", error)
+            raise
+        self._rows = snapshot.segments
+        self._cache.insert(
+            KeptState(
+                ids=self.ids[: head.tokens],
+                prompt=self.ids,
+                key=self.key,
+                snapshot=snapshot,
+                logits=None,
+                purpose="shared" if head.shared else "conversation",
+                last_used=0,
+                uses=1,
+            )
+        )
+        return True
 
     def _choose(self, resumed: int) -> None:
         """Choose the lengths to keep among those that are still to be read."""
@@ -98,7 +156,7 @@ class PromptMemory:
             state: The live state; copied.
             logits: Of the whole prompt, after its last pass.
         """
-        if not self._cache.enabled:
+        if not self._enabled:
             return
         purpose = self._purposes.get(state.length)
         if state.length == len(self.ids) and logits is not None:
@@ -110,6 +168,16 @@ class PromptMemory:
 
     def _keep(self, state: SequenceState, purpose: Purpose, logits: Logits | None) -> None:
         ids = self.ids[: state.length]
-        outcome = self._cache.keep(ids, self.key, state, purpose, prompt=self.ids, logits=logits)
+        outcome = self._cache.keep(
+            ids, self.key, state, purpose, prompt=self.ids, logits=logits, rows=self._rows
+        )
         if outcome == "no room" and purpose != "complete":
             logger.info("%s", json.dumps({"event": "prefix_not_kept", "tokens": state.length, "purpose": purpose}))
+        if self._tier is not None and self.persist and purpose != "complete":
+            if len(ids) < self._tier.options.minimum_tokens:
+                return
+            kept = self._cache.kept_at(ids, self.key)
+            known = self._cache.known_rows(ids, self.key, self._rows)
+            snapshot = state.snapshot(known) if kept is None else kept.snapshot
+            self._rows = snapshot.segments
+            self._tier.save(ids, self.key, snapshot, shared=purpose == "shared", continued=self._continued)

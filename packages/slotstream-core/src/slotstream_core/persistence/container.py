@@ -1,0 +1,131 @@
+"""A file of checksummed payloads with a JSON header at its end; written whole or not at all.
+
+    "SLOTPFX1"  payloads, back to back  JSON header, keys sorted  footer of 32 bytes
+    footer: u64 header offset, u64 header length, u32 CRC-32 of the header, u32 0, "SLOTEND1"; little-endian
+"""
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from slotstream_core.errors import StateFileDamaged
+
+MAGIC: Final = b"SLOTPFX1"
+END_MAGIC: Final = b"SLOTEND1"
+FOOTER: Final = struct.Struct("<QQII8s")
+LARGEST_HEADER_BYTES: Final = 16 * 2**20
+PARTIAL_SUFFIX: Final = ".partial"
+OWNER_ONLY: Final = 0o600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """Where one payload lies in its file, and its checksum."""
+
+    offset: int
+    byte_count: int
+    crc32: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """A file whose header was read and checked.
+
+    Attributes:
+        path: The file.
+        header: Its JSON header, without the payload table.
+        payloads: Its payloads, in order.
+        byte_count: Size of the file.
+    """
+
+    path: Path
+    header: Mapping[str, Any]
+    payloads: Sequence[Payload]
+    byte_count: int
+
+    def read(self, indices: Sequence[int] | None = None) -> list[bytes]:
+        """Return payloads, all of them or those of some indices, checked.
+
+        Raises:
+            StateFileDamaged: A payload is cut off or has another checksum.
+            OSError: The file cannot be read.
+        """
+        found = []
+        with self.path.open("rb") as file:
+            for index in range(len(self.payloads)) if indices is None else indices:
+                payload = self.payloads[index]
+                file.seek(payload.offset)
+                data = file.read(payload.byte_count)
+                if len(data) != payload.byte_count or zlib.crc32(data) != payload.crc32:
+                    raise StateFileDamaged(self.path, f"payload {index} has not the bytes that were written")
+                found.append(data)
+        return found
+
+
+def write_container(path: Path, header: Mapping[str, Any], payloads: Iterable[bytes | memoryview]) -> int:
+    """Write a file for its owner only and put it in place; return its size.
+
+    Raises:
+        OSError: It cannot be written; nothing is left behind.
+    """
+    partial = path.with_name(path.name + PARTIAL_SUFFIX)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(MAGIC)
+            table = []
+            for data in payloads:
+                table.append([file.tell(), len(data), zlib.crc32(data)])
+                file.write(data)
+            text = json.dumps({**header, "payloads": table}, sort_keys=True, separators=(",", ":")).encode()
+            offset = file.tell()
+            file.write(text)
+            file.write(FOOTER.pack(offset, len(text), zlib.crc32(text), 0, END_MAGIC))
+            size = file.tell()
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return size
+
+
+def read_container(path: Path) -> Container:
+    """Read and check a file's header; its payloads are checked when they are read.
+
+    Raises:
+        StateFileDamaged: It is cut off, or its parts contradict each other.
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < len(MAGIC) + FOOTER.size or file.read(len(MAGIC)) != MAGIC:
+            raise StateFileDamaged(path, "it does not begin as a state file")
+        file.seek(size - FOOTER.size)
+        offset, length, crc32, zero, magic = FOOTER.unpack(file.read(FOOTER.size))
+        whole = magic == END_MAGIC and zero == 0 and length <= LARGEST_HEADER_BYTES
+        if not whole or offset < len(MAGIC) or offset + length + FOOTER.size != size:
+            raise StateFileDamaged(path, "it does not end as a state file")
+        file.seek(offset)
+        text = file.read(length)
+    if len(text) != length or zlib.crc32(text) != crc32:
+        raise StateFileDamaged(path, "its header has not the bytes that were written")
+    try:
+        header = json.loads(text)
+        payloads = [
+            Payload(offset=int(start), byte_count=int(count), crc32=int(crc)) for start, count, crc in header["payloads"]
+        ]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StateFileDamaged(path, f"its header is no list of payloads ({error})") from error
+    end = len(MAGIC)
+    for payload in payloads:
+        if payload.offset != end or payload.byte_count < 0:
+            raise StateFileDamaged(path, "its payloads do not lie back to back")
+        end += payload.byte_count
+    if end != offset:
+        raise StateFileDamaged(path, f"its payloads end at byte {end:,} and its header begins at {offset:,}")
+    return Container(path=path, header=header, payloads=payloads, byte_count=size)

@@ -1,0 +1,195 @@
+"""The disk behind the prefix cache: the longest state a prompt can go on from, and states and replies to keep.
+
+What goes wrong with one file costs a prompt its reuse, never its answer.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from slotstream_core.errors import StateFileDamaged
+from slotstream_core.persistence.container import Container
+from slotstream_core.persistence.directory import NewHead, PersistentOptions, PrefixDirectory, SaveOutcome
+from slotstream_core.persistence.records import FORMAT, HeadFile
+from slotstream_core.prefixes.boundaries import Ids, boundaries
+from slotstream_core.prefixes.kept import PrefixKey
+from slotstream_core.prefixes.transcripts import MOST_TRANSCRIPTS, Transcript
+from slotstream_core.state.snapshot import StateSnapshot
+
+logger = logging.getLogger("slotstream.prefixes")
+
+NAME_DIGITS = 40
+
+
+def state_names(identity: str, key: PrefixKey, ids: Ids, lengths: Sequence[int]) -> dict[int, str]:
+    """Return the file names of the states at some ascending lengths of a prompt.
+
+    A name is the beginning of the SHA-256 of the identity, the pass size and the ids as little-endian 64-bit integers.
+    """
+    digest = hashlib.sha256(f"{identity} {key.pass_tokens} {' with its draft head' in key.model}\n".encode())
+    wide, names, done = ids.astype("<i8"), dict[int, str](), 0
+    for length in lengths:
+        digest.update(wide[done:length].tobytes())
+        names[length] = digest.hexdigest()[:NAME_DIGITS]
+        done = length
+    return names
+
+
+class DiskTier:
+    """One engine's states on disk.  Used by the engine's thread; `status` may be called from any.
+
+    Attributes:
+        options: Where and how many.
+    """
+
+    def __init__(self, options: PersistentOptions, *, identity: str, build: str) -> None:
+        """Open the directory.
+
+        Raises:
+            DirectoryInUse: Another process uses it.
+            InaccessibleFile: Something in it cannot be read.
+        """
+        self.options = options
+        self._identity = identity
+        self._directory = PrefixDirectory(options, identity=identity, build=build)
+        self._counts = dict.fromkeys(("hits", "writes", "written_bytes", "refused", "damaged", "failures"), 0)
+        self._publish()
+
+    def close(self) -> None:
+        """Give the directory back.  A second call does nothing."""
+        self._directory.close()
+
+    def longest(self, ids: Ids, key: PrefixKey, *, above: int) -> HeadFile | None:
+        """Return the longest kept state longer than ``above`` that a prompt can go on from, if there is one."""
+        lengths = boundaries(len(ids), key.pass_tokens)
+        names = state_names(self._identity, key, ids, lengths)
+        for length in reversed(lengths):
+            if length <= above:
+                break
+            head = self._directory.heads.get(names[length])
+            if head is not None and (head.tokens, head.pass_tokens) == (length, key.pass_tokens):
+                return head
+        return None
+
+    def restore(self, head: HeadFile, key: PrefixKey) -> StateSnapshot | None:
+        """Read a state; None, after a line in the log, when that is impossible."""
+        try:
+            snapshot = self._directory.restore(head, key.model)
+        except StateFileDamaged as error:
+            self._counts["damaged"] += 1
+            logger.warning("%s", error)
+        except OSError as error:
+            self._counts["failures"] += 1
+            self._directory.forget(head.name)
+            logger.warning("a kept state cannot be read and was left as it is: %s", error)
+        else:
+            self._counts["hits"] += 1
+            self._publish()
+            return snapshot
+        self._publish()
+        return None
+
+    def used(self, ids: Ids, key: PrefixKey) -> None:
+        """Note that memory served a state, so that its file stays as recent."""
+        name = state_names(self._identity, key, ids, [len(ids)])[len(ids)]
+        self._directory.touch(name)
+
+    def save(self, ids: Ids, key: PrefixKey, snapshot: StateSnapshot, *, shared: bool, continued: bool) -> SaveOutcome:
+        """Write a state, at least the part that is not on disk yet."""
+        lengths = [*boundaries(len(ids), key.pass_tokens), len(ids)]
+        names = state_names(self._identity, key, ids, lengths)
+        new = NewHead(
+            name=names[len(ids)],
+            snapshot=snapshot,
+            pass_tokens=key.pass_tokens,
+            shared=shared,
+            continued=continued,
+            beginnings=[names[length] for length in lengths[:-1]],
+        )
+        before = self._directory.byte_count
+        try:
+            outcome = self._directory.save(new)
+        except OSError as error:
+            self._counts["failures"] += 1
+            logger.warning("a state of %s tokens could not be written: %s", f"{len(ids):,}", error)
+            outcome = "failed"
+        written = max(0, self._directory.byte_count - before)
+        self._counts["writes"] += outcome == "saved"
+        self._counts["written_bytes"] += written if outcome == "saved" else 0
+        self._counts["refused"] += outcome == "no room"
+        record = {"event": "prefix_disk", "tokens": len(ids), "outcome": outcome, "shared": shared}
+        logger.info("%s", json.dumps(record))
+        self._publish()
+        return outcome
+
+    def save_reply(self, transcript: Transcript) -> None:
+        """Write the ids behind a reply, so that a restarted process recognises it when it comes back."""
+        if len(transcript.prompt) < self.options.minimum_tokens:
+            return
+        digest = hashlib.sha256(transcript.prompt.tobytes() + transcript.reply.tobytes())
+        header = {
+            "format": FORMAT,
+            "kind": "reply",
+            "identity": self._identity,
+            "fingerprint": transcript.fingerprint,
+            "thinking": transcript.thinking,
+        }
+        payloads = [each.astype("<i4").tobytes() for each in (transcript.prompt, transcript.reply)]
+        try:
+            self._directory.save_reply(digest.hexdigest()[:NAME_DIGITS], header, payloads)
+        except OSError as error:
+            self._counts["failures"] += 1
+            logger.warning("the ids of a reply could not be written: %s", error)
+        self._publish()
+
+    def transcripts(self) -> list[Transcript]:
+        """Return the kept replies, oldest first."""
+        found = []
+        for container in self._directory.replies()[:MOST_TRANSCRIPTS]:
+            transcript = self._transcript(container)
+            if transcript is not None:
+                found.append(transcript)
+        return found[::-1]
+
+    def _transcript(self, container: Container) -> Transcript | None:
+        header = container.header
+        if header.get("identity") != self._identity:
+            self._directory.remove_reply(container.path.stem)
+            return None
+        try:
+            prompt, reply = (np.frombuffer(data, "<i4").astype(np.int32) for data in container.read())
+            return Transcript(
+                fingerprint=str(header["fingerprint"]), prompt=prompt, reply=reply, thinking=bool(header["thinking"])
+            )
+        except (StateFileDamaged, ValueError, KeyError):
+            self._directory.remove_reply(container.path.stem)
+        except OSError as error:
+            logger.warning("the ids of a reply cannot be read: %s", error)
+        return None
+
+    def clear(self) -> int:
+        """Remove every file; return how many."""
+        removed = self._directory.clear()
+        self._publish()
+        return removed
+
+    def status(self) -> dict[str, Any]:
+        """Return the tier's totals."""
+        return self._status
+
+    def _publish(self) -> None:
+        heads = self._directory.heads.values()
+        self._status = {
+            "directory": str(self.options.directory),
+            "states": len(heads),
+            "shared_states": sum(head.shared for head in heads),
+            "held_bytes": self._directory.byte_count,
+            "max_bytes": self.options.quota_bytes,
+            "min_tokens": self.options.minimum_tokens,
+            **self._counts,
+            "removed_at_start": dict(self._directory.removed),
+        }
