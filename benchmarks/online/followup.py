@@ -6,7 +6,8 @@ be read again depends on where its end falls between two pass ends. In each roun
 - the conversation is read and kept, and a short reply made;
 - the follow-up turn begins from what was kept;
 - the same follow-up turn is read from its beginning, as with the prefix cache off;
-- the conversation is read in the same passes as the first time, but nothing is kept.
+- the conversation is read in the same passes as the first time, but nothing is kept;
+- an engine that was just loaded begins the follow-up turn from what the first one left on disk.
 
     .venv/bin/python -m benchmarks.online.followup [--tokens N] [--rounds N] [--record]
 """
@@ -15,9 +16,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from benchmarks.demo import demo_directory
 from benchmarks.recording import BenchmarkResult, format_table, report
@@ -27,6 +30,7 @@ from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.decoding import PromptReader
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.loading import LoadedModel, load_model
+from slotstream_core.persistence.directory import PersistentOptions
 from slotstream_core.prefixes.boundaries import resume_pass_tokens
 from slotstream_core.text.messages import ChatMessage
 from slotstream_planner import PlanRequest
@@ -43,6 +47,7 @@ class Times:
     kept_s: list[float] = field(default_factory=list)
     not_kept_s: list[float] = field(default_factory=list)
     follow_up_s: list[float] = field(default_factory=list)
+    restarted_s: list[float] = field(default_factory=list)
     cold_s: list[float] = field(default_factory=list)
     read_again: list[int] = field(default_factory=list)
 
@@ -58,12 +63,14 @@ def conversation(engine: Engine, tokens: int) -> list[ChatMessage]:
     return [ChatMessage(role="user", content=text)]
 
 
-def first_token(engine: Engine, messages: Sequence[ChatMessage], tokens: int = 1) -> tuple[float, Finished, str]:
+def first_token(
+    engine: Engine, messages: Sequence[ChatMessage], tokens: int = 1, *, persist: bool = True
+) -> tuple[float, Finished, str]:
     """Return the seconds to the first token, the end of the reply, and its text."""
     started = time.perf_counter()
     ids = engine.chat_ids(messages)
     began = time.perf_counter()
-    *_, finished = engine.generate(ids, sampling=GREEDY, max_tokens=tokens)
+    *_, finished = engine.generate(ids, sampling=GREEDY, max_tokens=tokens, persist=persist)
     assert isinstance(finished, Finished)
     text = engine.tokenizer.decode([each for each in finished.token_ids if each not in engine.tokenizer.eos_ids])
     return began - started + finished.timings.prefill_s, finished, text
@@ -79,9 +86,12 @@ def read_only(loaded: LoadedModel, ids: Sequence[int]) -> float:
     return time.perf_counter() - started
 
 
-def one_round(keeps: Engine, cold: Engine, plain: LoadedModel, tokens: int, times: Times) -> None:
+def one_round(
+    keeps: Engine, cold: Engine, plain: LoadedModel, tokens: int, times: Times, kept: PersistentOptions
+) -> None:
     messages = conversation(keeps, tokens)
     keeps.memory.clear()
+    keeps.keep_on_disk(kept)
     seconds, _, reply = first_token(keeps, messages, 16)
     times.kept_s.append(seconds)
     times.not_kept_s.append(read_only(plain, keeps.chat_ids(messages)))
@@ -90,10 +100,17 @@ def one_round(keeps: Engine, cold: Engine, plain: LoadedModel, tokens: int, time
         ChatMessage(role="assistant", content=reply),
         ChatMessage(role="user", content="And what did the owl say then?"),
     ]
-    seconds, finished, _ = first_token(keeps, turns)
+    seconds, finished, _ = first_token(keeps, turns, persist=False)  # the restarted engine is to find the first turn
     times.follow_up_s.append(seconds)
     times.read_again.append(finished.usage.prompt_tokens - finished.usage.cached_tokens)
     times.cold_s.append(first_token(cold, turns)[0])
+    keeps.memory.leave_disk()
+    with load(demo_directory()) as restarted:
+        restarted.keep_on_disk(kept)
+        first_token(restarted, conversation(restarted, 300))
+        seconds, found, _ = first_token(restarted, turns)
+        assert found.usage.cached_tokens == finished.usage.cached_tokens
+        times.restarted_s.append(seconds)
 
 
 def main() -> None:
@@ -105,18 +122,33 @@ def main() -> None:
     times = Times()
     directory = demo_directory()
     off = PlanRequest(prefix_cache="off")
-    with load(directory) as keeps, load(directory, request=off) as cold, load_model(directory) as plain:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        load(directory) as keeps,
+        load(directory, request=off) as cold,
+        load_model(directory) as plain,
+    ):
         first_token(keeps, conversation(keeps, 300))
         first_token(cold, conversation(cold, 300))
         read_only(plain, keeps.chat_ids(conversation(keeps, 300)))
         for number in range(arguments.rounds):
-            one_round(keeps, cold, plain, arguments.tokens + number * STEP_TOKENS, times)
+            one_round(
+                keeps,
+                cold,
+                plain,
+                arguments.tokens + number * STEP_TOKENS,
+                times,
+                PersistentOptions(directory=Path(folder)),
+            )
     values = {name: statistics.median(each) for name, each in vars(times).items() if name != "read_again"}
     ratios = [cold_s / warm_s for cold_s, warm_s in zip(times.cold_s, times.follow_up_s, strict=True)]
     saving = [kept / alone - 1 for kept, alone in zip(times.kept_s, times.not_kept_s, strict=True)]
+    restarts = [cold_s / warm_s for cold_s, warm_s in zip(times.cold_s, times.restarted_s, strict=True)]
     values["read_again_tokens"] = statistics.mean(times.read_again)
     values["sooner_median"] = statistics.median(ratios)
     values["sooner_worst"] = min(ratios)
+    values["restarted_sooner_median"] = statistics.median(restarts)
+    values["restarted_sooner_worst"] = min(restarts)
     values["saving_percent"] = 100 * statistics.median(saving)
     rows = [
         ("conversation, read and kept", f"{values['kept_s']:.2f} s"),
@@ -124,7 +156,12 @@ def main() -> None:
         ("keeping adds", f"{values['saving_percent']:.1f} %"),
         ("follow-up turn, kept", f"{values['follow_up_s']:.2f} s, {values['read_again_tokens']:.0f} tokens read"),
         ("follow-up turn, read from its beginning", f"{values['cold_s']:.2f} s"),
+        ("follow-up turn, kept on disk, after a restart", f"{values['restarted_s']:.2f} s"),
         ("sooner by", f"{values['sooner_median']:.1f} times, at least {values['sooner_worst']:.1f}"),
+        (
+            "after a restart sooner by",
+            f"{values['restarted_sooner_median']:.1f} times, at least {values['restarted_sooner_worst']:.1f}",
+        ),
     ]
     report(
         BenchmarkResult(

@@ -18,8 +18,8 @@ from slotstream_core.models.qwen4_exp.draft import WAITING_ROWS, DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.moe import pass_leases
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
+from slotstream_core.state.rows import RowSegment
 from slotstream_core.state.sequence import SequenceState
-from slotstream_core.state.snapshot import RowSegment
 from tests.core.qwen4_exp_models import alike, last_logits, open_drafting_model, open_model, run_passes
 from tools.oracle.cases import DRAFT_CASES, ParityCase, draft_rows
 

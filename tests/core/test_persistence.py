@@ -21,22 +21,15 @@ from slotstream_core.events import Finished
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.persistence import directory as directory_module
 from slotstream_core.persistence.container import read_container, write_container
-from slotstream_core.persistence.directory import NewHead, PersistentOptions, PrefixDirectory
+from slotstream_core.persistence.directory import PersistentOptions, PrefixDirectory
 from slotstream_core.persistence.scanning import scan_directory
-from slotstream_core.state.snapshot import HostArray, RowForm, RowSegment, StateSnapshot
 from slotstream_core.text.messages import ChatMessage
 from slotstream_planner import PlanRequest
-
-KB = 1000
+from tests.core.kept_states import KB, head, named, opened, options, rows, state
 
 
 def ids(length: int, seed: int = 0) -> list[int]:
     return [int(each) for each in np.random.default_rng(seed).integers(0, 256, length)]
-
-
-def options(directory: Path, **changes: int) -> PersistentOptions:
-    values = {"quota_bytes": 10**9, "minimum_tokens": 256, "free_bytes": 0, **changes}
-    return PersistentOptions(directory=directory, **values)
 
 
 @contextmanager
@@ -163,46 +156,6 @@ def test_a_damaged_file_costs_the_reuse_and_is_removed(
         assert len(scan_directory(tmp_path).heads) == 1  # written anew
 
 
-# --- the files themselves, with invented states
-
-
-FORMS = {"0/keys": RowForm(axis=1, tokens_per_row=1, step_rows=256)}
-EMPTY: tuple[RowSegment, ...] = ()
-
-
-def rows(start: int, end: int) -> RowSegment:
-    values = np.arange(start * 2, end * 2, dtype=np.float32).reshape(2, end - start, 1).repeat(50, axis=2)
-    return RowSegment(
-        start=start, end=end, rows={"0/keys": HostArray(dtype="float32", values=values)}, forms=FORMS
-    )
-
-
-def state(length: int, before: Sequence[RowSegment] = EMPTY, *, fixed_bytes: int = 4000) -> StateSnapshot:
-    start = before[-1].end if before else 0
-    fixed = {"1/memory": HostArray(dtype="float32", values=np.full(fixed_bytes // 4, length, np.float32))}
-    segments = (*before, rows(start, length))
-    return StateSnapshot(length=length, model_key="m", fixed=fixed, segments=segments)
-
-
-def named(number: int) -> str:
-    return f"{number:040x}"
-
-
-def head(number: int, snapshot: StateSnapshot, *beginnings: int, shared: bool = False, continued: bool = False) -> NewHead:
-    return NewHead(
-        name=named(number),
-        snapshot=snapshot,
-        pass_tokens=256,
-        shared=shared,
-        continued=continued,
-        beginnings=[named(each) for each in beginnings],
-    )
-
-
-def opened(directory: Path, **changes: int) -> PrefixDirectory:
-    return PrefixDirectory(options(directory, minimum_tokens=1, **changes), identity="me", build="test 1")
-
-
 def numbers(kept: PrefixDirectory) -> list[int]:
     return sorted(int(name, 16) for name in kept.heads)
 
@@ -305,7 +258,7 @@ def test_what_cannot_fit_evicts_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     kept = opened(tmp_path, quota_bytes=500 * KB)
     kept.save(head(1, state(100)))
     assert kept.save(head(2, state(100, fixed_bytes=600 * KB))) == "no room"
-    monkeypatch.setattr(directory_module.shutil, "disk_usage", lambda path: FullDisk())
+    monkeypatch.setattr(directory_module, "disk_usage", lambda path: FullDisk())
     assert kept.save(head(3, state(100))) == "no room"
     assert numbers(kept) == [1]
     kept.close()
@@ -345,7 +298,13 @@ def test_unfinished_orphaned_incomplete_and_damaged_files_are_removed(tmp_path: 
     kept = opened(tmp_path)
     assert numbers(kept) == [3]
     assert kept.removed == {
-        "damaged": 1, "partial": 1, "foreign": 0, "expired": 0, "incomplete": 1, "orphans": 1, "over quota": 0
+        "damaged": 1,
+        "partial": 1,
+        "foreign": 0,
+        "expired": 0,
+        "incomplete": 1,
+        "orphans": 1,
+        "over quota": 0,
     }
     assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", ".slotprefix", ".slotseg", ".txt"]
     kept.close()
@@ -427,26 +386,25 @@ def test_a_state_that_becomes_unreadable_is_left_alone_too(
 WRITER = """
 import sys
 from pathlib import Path
-from tests.core.test_persistence import head, opened, state
+from tests.core.kept_states import head, opened, state
 kept = opened(Path(sys.argv[1]), quota_bytes=600_000)
 print("ready", flush=True)
 snapshot = state(50)
 for number in range(1, 100_000):
     kept.save(head(number, snapshot, number - 1, continued=True))
     snapshot = state(50 + (number % 20) * 10, snapshot.segments if number % 20 else ())
+    print(number, flush=True)
 """
 
 
 def test_a_process_killed_at_any_moment_leaves_a_directory_that_opens(tmp_path: Path) -> None:
-    for round_number in range(6):
-        writer = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for round_number in range(5):
+        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
         assert writer.stdout is not None
-        assert writer.stdout.readline() == b"ready\n"
-        target = len(list(tmp_path.iterdir())) + 7 * (round_number + 1)
-        while writer.poll() is None and len(os.listdir(tmp_path)) < min(target, 12):
-            pass
+        for _ in range(2 + 11 * round_number):
+            assert writer.stdout.readline()
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
@@ -455,7 +413,7 @@ def test_a_process_killed_at_any_moment_leaves_a_directory_that_opens(tmp_path: 
             assert kept.restore(kept.heads[name], "m").length == kept.heads[name].tokens
         used = {f"{extent.segment}.slotseg" for each in kept.heads.values() for extent in each.extents}
         expected = used | {f"{name}.slotprefix" for name in kept.heads} | {".lock"}
-        assert set(os.listdir(tmp_path)) == expected
+        assert {path.name for path in tmp_path.iterdir()} == expected
         kept.close()
 
 

@@ -14,8 +14,8 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import StateError
 from slotstream_core.experts import ExpertLayout, ResidentExperts, StoredExperts
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
+from slotstream_core.state.rows import HostArray, RowSegment, StateSnapshot, host_dtype, segments_until
 from slotstream_core.state.sequence import SequenceState
-from slotstream_core.state.snapshot import HostArray, RowSegment, StateSnapshot, host_dtype, segments_until
 from tests.core.qwen4_exp_models import last_logits, open_model, run_passes
 
 SETTINGS = {"vocab_size": 288, "indexer_n_heads": 8, "indexer_budget": 16, "num_experts": 16}

@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "serve": ("serve", "Serve the model over HTTP."),
         "launch": ("launch", "Start a coding agent on the local model."),
         "stop": ("stop", "Stop the server on a port."),
+        "prefix-cache": ("prefix_cache", "List or clear the conversations kept on disk."),
         "pull": ("pull", "Download a model: compressed, verified, resumable."),
         "parity": ("parity", "Write a checkpoint's logits for given token ids."),
         "doctor": ("doctor", "Show what fits on this machine and how fast it will be."),

@@ -1,16 +1,20 @@
 """What `slotstream serve` does, apart from its command line, so that its help imports neither engine nor server."""
 
 import logging
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import FrameType
 
 from slotstream_cli.locking import held_alone
 from slotstream_cli.models import DEMO_NAME, PUBLISHED_NAME, PUBLISHED_NAMES, ModelChoice, choose_model
-from slotstream_core.engine import load
+from slotstream_core.engine import Engine, load
+from slotstream_core.errors import InaccessibleFile
+from slotstream_core.persistence.directory import DAY_S, PersistentOptions
 from slotstream_planner import PlanRequest
 from slotstream_serve.dialects.catalog import all_dialects
 from slotstream_serve.facts import describe_checkpoint, with_plan
@@ -21,6 +25,32 @@ from slotstream_serve.service import Service
 from slotstream_serve.settings import ServeConfig
 
 TERMINATED = 143
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskOptions:
+    """Where conversations are kept on disk; see `PersistentOptions`.
+
+    Attributes:
+        directory: The directory.
+        quota_gb: Most that it may hold, in GB.
+        minimum_tokens: Shortest state that is written.
+        max_age_days: States unused for longer are removed; 0 for never.
+    """
+
+    directory: Path
+    quota_gb: float
+    minimum_tokens: int
+    max_age_days: float
+
+    def persistent(self) -> PersistentOptions:
+        """Return the engine's options."""
+        return PersistentOptions(
+            directory=self.directory,
+            quota_bytes=int(self.quota_gb * 1e9),
+            minimum_tokens=self.minimum_tokens,
+            max_age_s=self.max_age_days * DAY_S if self.max_age_days else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +67,7 @@ class ServeOptions:
         max_prefill_wait_minutes: Longest time to a first token; 0 for no limit.
         idle_exit_minutes: Stop after this long without requests and clients; 0 for never.
         elastic: Whether the expert cache follows the machine's memory.
+        disk: Where conversations are kept on disk, or None.
     """
 
     model: str | None
@@ -48,6 +79,32 @@ class ServeOptions:
     max_prefill_wait_minutes: float
     idle_exit_minutes: float
     elastic: bool
+    disk: DiskOptions | None = None
+
+
+def open_engine(directory: Path, options: ServeOptions, log: logging.Logger) -> Engine:
+    """Load the model, with the conversations on disk when there are any; without them when a file cannot be read.
+
+    Raises:
+        DirectoryInUse: Another process uses the directory of kept conversations.
+        SlotstreamError: The model cannot be loaded.
+    """
+    engine = load(directory, request=options.request)
+    if options.disk is None:
+        return engine
+    try:
+        engine.keep_on_disk(options.disk.persistent())
+    except InaccessibleFile as error:
+        log.warning(
+            "%s, or clear the directory (slotstream prefix-cache --dir %s --clear) and restart the server; "
+            "until then conversations are kept in memory only",
+            error,
+            shlex.quote(str(options.disk.directory)),
+        )
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def serve_model(options: ServeOptions) -> None:
@@ -74,7 +131,7 @@ def serve_model(options: ServeOptions) -> None:
         idle_exit_s=options.idle_exit_minutes * 60 if options.idle_exit_minutes else None,
     )
     with terminated_softly(log), bind(config) as listener, held_alone(choice.directory):
-        runner = Runner(lambda: load(choice.directory, request=options.request))
+        runner = Runner(lambda: open_engine(choice.directory, options, log))
         plan = runner.start().plan
         if plan is not None:
             facts = with_plan(config.model, plan, max_prefill_wait_s=config.max_prefill_wait_s)

@@ -1,5 +1,6 @@
 """`slotstream serve`: the model behind an HTTP API."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -46,6 +47,36 @@ from slotstream_serve.defaults import DEFAULT_PORT
     show_envvar=True,
     help="Keep conversations in memory, so that their next turn reads only what is new.",
 )
+@click.option(
+    "--prefix-cache-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep conversations on disk too, so that a restarted server goes on with them.",
+)
+@click.option(
+    "--prefix-cache-disk-gb",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20.0,
+    show_default=True,
+    metavar="GB",
+    help="Most that --prefix-cache-dir may hold.",
+)
+@click.option(
+    "--prefix-cache-min-tokens",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    metavar="N",
+    help="Shortest state written to --prefix-cache-dir.",
+)
+@click.option(
+    "--prefix-cache-max-age-days",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="DAYS",
+    help="Remove states from --prefix-cache-dir that were not used for so long; 0: never.",
+)
 @size_options
 def command(
     *,
@@ -58,14 +89,28 @@ def command(
     idle_exit: float,
     no_elastic: bool,
     prefix_cache: bool,
+    prefix_cache_dir: Path | None,
+    prefix_cache_disk_gb: float,
+    prefix_cache_min_tokens: int,
+    prefix_cache_max_age_days: float,
     **sizes: Any,
 ) -> None:
     """Serve the model on this machine over HTTP.
 
     The log goes to stderr, one line a request; it never holds the text of a prompt or a reply.
     """
-    from slotstream_cli.serving import ServeOptions, serve_model
+    from slotstream_cli.serving import DiskOptions, ServeOptions, serve_model
 
+    if prefix_cache_dir is not None and not prefix_cache:
+        raise click.UsageError("--prefix-cache-dir keeps conversations and --no-prefix-cache keeps none; give one")
+    disk = None
+    if prefix_cache_dir is not None:
+        disk = DiskOptions(
+            directory=prefix_cache_dir.expanduser(),
+            quota_gb=prefix_cache_disk_gb,
+            minimum_tokens=prefix_cache_min_tokens,
+            max_age_days=prefix_cache_max_age_days,
+        )
     serve_model(
         ServeOptions(
             model=model_name,
@@ -77,5 +122,6 @@ def command(
             max_prefill_wait_minutes=max_prefill_wait,
             idle_exit_minutes=idle_exit,
             elastic=not no_elastic,
+            disk=disk,
         )
     )

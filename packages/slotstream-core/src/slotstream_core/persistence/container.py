@@ -1,7 +1,7 @@
 """A file of checksummed payloads with a JSON header at its end; written whole or not at all.
 
-    "SLOTPFX1"  payloads, back to back  JSON header, keys sorted  footer of 32 bytes
-    footer: u64 header offset, u64 header length, u32 CRC-32 of the header, u32 0, "SLOTEND1"; little-endian
+"SLOTPFX1"  payloads, back to back  JSON header, keys sorted  footer of 32 bytes
+footer: u64 header offset, u64 header length, u32 CRC-32 of the header, u32 0, "SLOTEND1"; little-endian
 """
 
 import json
@@ -87,7 +87,7 @@ def write_container(path: Path, header: Mapping[str, Any], payloads: Iterable[by
             file.write(text)
             file.write(FOOTER.pack(offset, len(text), zlib.crc32(text), 0, END_MAGIC))
             size = file.tell()
-        os.replace(partial, path)
+        partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -117,7 +117,8 @@ def read_container(path: Path) -> Container:
     try:
         header = json.loads(text)
         payloads = [
-            Payload(offset=int(start), byte_count=int(count), crc32=int(crc)) for start, count, crc in header["payloads"]
+            Payload(offset=int(start), byte_count=int(count), crc32=int(crc))
+            for start, count, crc in header["payloads"]
         ]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StateFileDamaged(path, f"its header is no list of payloads ({error})") from error

@@ -6,11 +6,11 @@ end at any point: what no head uses, or was never finished, is removed when the 
 
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import disk_usage
 from typing import Final, Literal
 from weakref import WeakKeyDictionary
 
@@ -31,7 +31,7 @@ from slotstream_core.persistence.records import (
     segment_header,
 )
 from slotstream_core.persistence.scanning import DirectoryContent, clear_directory, scan_directory
-from slotstream_core.state.snapshot import HostArray, RowSegment, StateSnapshot
+from slotstream_core.state.rows import HostArray, RowSegment, StateSnapshot
 
 MOST_EXTENTS: Final = 32
 HEADER_ALLOWANCE_BYTES: Final = 16_384
@@ -185,7 +185,7 @@ class PrefixDirectory:
             used_ns=now,
             byte_count=0,
         )
-        self._write_head(head, [_bytes(array.values) for array in fixed.values()])
+        self._write_head(head, [array.values.tobytes() for array in fixed.values()])
         self._remove_superseded(head)
         return "saved"
 
@@ -264,7 +264,7 @@ class PrefixDirectory:
 
     def _write_segment(self, segment: RowSegment) -> str:
         name = secrets.token_hex(16)
-        payloads = (_bytes(array.values) for array in segment.rows.values())
+        payloads = (array.values.tobytes() for array in segment.rows.values())
         self._content.segments[name] = write_container(
             self._path(name, SEGMENT_SUFFIX), segment_header(segment), payloads
         )
@@ -342,7 +342,7 @@ class PrefixDirectory:
         self._remove_expired(time.time_ns())
         self._remove_orphans(pinned)
         staying = sum(content.segments[name] for name in pinned)
-        free = shutil.disk_usage(options.directory).free + content.byte_count - staying
+        free = disk_usage(options.directory).free + content.byte_count - staying
         if needed and (staying + needed > options.quota_bytes or free - needed < options.free_bytes):
             return False
         while self._lacks(needed):
@@ -360,7 +360,7 @@ class PrefixDirectory:
         """Whether so many bytes would be too many for the quota or for the disk."""
         if self._content.byte_count + needed > self.options.quota_bytes:
             return True
-        return needed > 0 and shutil.disk_usage(self.options.directory).free - needed < self.options.free_bytes
+        return needed > 0 and disk_usage(self.options.directory).free - needed < self.options.free_bytes
 
     def _rank(self, head: HeadFile) -> tuple[int, int, str]:
         """What orders heads for removal, the lowest first: class, last use, name."""
@@ -423,7 +423,3 @@ def _join(segments: Sequence[RowSegment]) -> RowSegment:
         for name, form in forms.items()
     }
     return RowSegment(start=segments[0].start, end=segments[-1].end, rows=rows, forms=forms)
-
-
-def _bytes(values: np.ndarray) -> bytes:  # type: ignore[type-arg]
-    return values.tobytes()

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from slotstream_core.errors import StateError, StateFileDamaged
 from slotstream_core.persistence.container import Container
-from slotstream_core.state.snapshot import HostArray, RowForm, RowSegment, host_dtype
+from slotstream_core.state.rows import HostArray, RowForm, RowSegment, host_dtype
 
 FORMAT: Final = 3
 HEAD_SUFFIX: Final = ".slotprefix"
@@ -93,7 +92,9 @@ def parse_head(container: Container, *, used_ns: int) -> HeadFile:
     header = _checked(container, "head")
     try:
         arrays = [(str(name), str(dtype), _shape(shape)) for name, dtype, shape in header["arrays"]]
-        extents = [Extent(segment=str(e["segment"]), start=int(e["start"]), end=int(e["end"])) for e in header["extents"]]
+        extents = [
+            Extent(segment=str(e["segment"]), start=int(e["start"]), end=int(e["end"])) for e in header["extents"]
+        ]
         head = HeadFile(
             name=container.path.name.removesuffix(HEAD_SUFFIX),
             identity=str(header["identity"]),

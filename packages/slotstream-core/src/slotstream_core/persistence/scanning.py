@@ -1,6 +1,5 @@
 """Reading what a directory of kept states holds, without loading any of it."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,14 +45,14 @@ def state_files(directory: Path) -> Iterator[Path]:
         InaccessibleFile: The directory cannot be listed.
     """
     try:
-        names = sorted(os.listdir(directory))
+        paths = sorted(directory.iterdir())
     except FileNotFoundError:
         return
     except OSError as error:
         raise InaccessibleFile(directory, error.strerror or str(error)) from error
-    for name in names:
-        if name.endswith((*SUFFIXES, *(suffix + PARTIAL_SUFFIX for suffix in SUFFIXES))):
-            yield directory / name
+    for path in paths:
+        if path.name.endswith((*SUFFIXES, *(suffix + PARTIAL_SUFFIX for suffix in SUFFIXES))):
+            yield path
 
 
 def scan_directory(directory: Path) -> DirectoryContent:

@@ -18,7 +18,7 @@ from slotstream_core.persistence.records import FORMAT, HeadFile
 from slotstream_core.prefixes.boundaries import Ids, boundaries
 from slotstream_core.prefixes.kept import PrefixKey
 from slotstream_core.prefixes.transcripts import MOST_TRANSCRIPTS, Transcript
-from slotstream_core.state.snapshot import StateSnapshot
+from slotstream_core.state.rows import StateSnapshot
 
 logger = logging.getLogger("slotstream.prefixes")
 

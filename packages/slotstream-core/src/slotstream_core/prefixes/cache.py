@@ -16,8 +16,8 @@ from slotstream_core.prefixes.kept import (
     held_bytes,
     owners,
 )
+from slotstream_core.state.rows import RowSegment, segments_until
 from slotstream_core.state.sequence import SequenceState
-from slotstream_core.state.snapshot import RowSegment, segments_until
 
 MOST_STATES: Final = 64
 """States kept at most, however small they are, so that searching them stays instant."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.prefixes.boundaries import Ids
-from slotstream_core.state.snapshot import RowSegment, StateSnapshot
+from slotstream_core.state.rows import RowSegment, StateSnapshot
 
 Logits = npt.NDArray[np.float32]
 

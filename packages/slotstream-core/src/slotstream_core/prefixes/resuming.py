@@ -10,8 +10,8 @@ from slotstream_core.persistence.tier import DiskTier
 from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, boundaries, floor_to
 from slotstream_core.prefixes.cache import MissReason, PrefixCache
 from slotstream_core.prefixes.kept import KeptState, Logits, PrefixKey, Purpose
+from slotstream_core.state.rows import RowSegment
 from slotstream_core.state.sequence import SequenceState
-from slotstream_core.state.snapshot import RowSegment
 
 logger = logging.getLogger("slotstream.prefixes")
 
@@ -168,9 +168,7 @@ class PromptMemory:
 
     def _keep(self, state: SequenceState, purpose: Purpose, logits: Logits | None) -> None:
         ids = self.ids[: state.length]
-        outcome = self._cache.keep(
-            ids, self.key, state, purpose, prompt=self.ids, logits=logits, rows=self._rows
-        )
+        outcome = self._cache.keep(ids, self.key, state, purpose, prompt=self.ids, logits=logits, rows=self._rows)
         if outcome == "no room" and purpose != "complete":
             logger.info("%s", json.dumps({"event": "prefix_not_kept", "tokens": state.length, "purpose": purpose}))
         if self._tier is not None and self.persist and purpose != "complete":

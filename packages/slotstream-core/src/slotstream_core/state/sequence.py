@@ -10,14 +10,8 @@ from typing import Protocol, Self
 import mlx.core as mx
 
 from slotstream_core.errors import StateError
-from slotstream_core.state.snapshot import (
-    RowSegment,
-    StateSnapshot,
-    Storable,
-    load_layers,
-    snapshot_bytes,
-    snapshot_layers,
-)
+from slotstream_core.state.rows import RowSegment, StateSnapshot
+from slotstream_core.state.snapshot import Storable, load_layers, snapshot_bytes, snapshot_layers
 
 
 class LayerState(Storable, Protocol):

@@ -1,4 +1,4 @@
-"""A sequence state as plain host arrays: what the prefix cache keeps and what its disk tier writes.
+"""Between a live sequence state and its arrays in host memory.
 
 A state is made of fixed arrays, which each pass replaces (recurrent states, convolution windows), and of row arrays,
 which grow by one row for every so many tokens (keys, values, indexer blocks). A snapshot holds the fixed arrays of one
@@ -13,11 +13,18 @@ from typing import Final, Protocol
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
 from slotstream_core.errors import StateError
-
-HostValues = npt.NDArray[np.generic]
+from slotstream_core.state.rows import (
+    HostArray,
+    HostValues,
+    RowForm,
+    RowSegment,
+    StateSnapshot,
+    along,
+    host_dtype,
+    segments_until,
+)
 
 _DTYPES: Final[Mapping[str, mx.Dtype]] = {
     "float32": mx.float32,
@@ -29,53 +36,6 @@ _DTYPES: Final[Mapping[str, mx.Dtype]] = {
 _NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 _BITS: Final = {"bfloat16": mx.uint16}
 """Types that numpy does not have, and what their bits are held as."""
-
-
-def host_dtype(name: str) -> np.dtype[np.generic]:
-    """Return the numpy type that holds elements of a named type; bfloat16 as its bits.
-
-    Raises:
-        StateError: No state has elements of that type.
-    """
-    if name not in _DTYPES:
-        raise StateError(f"a state has no {name} elements; known are {', '.join(_DTYPES)}")
-    return np.dtype("uint16") if name in _BITS else np.dtype(name)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HostArray:
-    """An array in host memory.
-
-    Attributes:
-        dtype: Name of the element type; see `host_dtype` for how numpy holds it.
-        values: Read-only, C order.
-    """
-
-    dtype: str
-    values: HostValues
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowForm:
-    """How an array grows with the sequence.
-
-    Attributes:
-        axis: The axis that grows.
-        tokens_per_row: Tokens for one row; a row exists once all of its tokens were seen.
-        step_rows: Capacity is a multiple of this many rows, so that a restored array has the strides of one that grew.
-    """
-
-    axis: int
-    tokens_per_row: int
-    step_rows: int
-
-    def rows(self, tokens: int) -> int:
-        """Rows of the first so many tokens."""
-        return tokens // self.tokens_per_row
-
-    def capacity(self, tokens: int) -> int:
-        """Rows that an array for so many tokens has room for."""
-        return -(-self.rows(tokens) // self.step_rows) * self.step_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,81 +64,6 @@ class Storable(Protocol):
         """Become the state after ``length`` tokens; arrays are owned from now on and have the names given out."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RowSegment:
-    """Rows of all growing arrays for the tokens from ``start`` to ``end``.  Never changes; compared by identity.
-
-    Attributes:
-        start: First token.
-        end: One past the last token.
-        rows: By array name, ``<layer>/<name>``; along its axis an array holds its rows of these tokens only.
-        forms: How each of them grows.
-        owner: The segment whose memory this one is a part of; None when it owns its memory.
-    """
-
-    start: int
-    end: int
-    rows: Mapping[str, HostArray]
-    forms: Mapping[str, RowForm]
-    owner: "RowSegment | None" = None
-
-    @property
-    def byte_size(self) -> int:
-        """Bytes of the rows of these tokens."""
-        return sum(array.values.nbytes for array in self.rows.values())
-
-    def part(self, start: int, end: int) -> "RowSegment":
-        """Return the rows of some of its tokens, in the same memory.
-
-        Raises:
-            StateError: The tokens are not all in this segment.
-        """
-        if not self.start <= start < end <= self.end:
-            raise StateError(f"tokens {start:,} to {end:,} are not in a segment of {self.start:,} to {self.end:,}")
-        if (start, end) == (self.start, self.end):
-            return self
-        rows = {}
-        for name, array in self.rows.items():
-            form = self.forms[name]
-            first = form.rows(self.start)
-            chosen = _along(form.axis, form.rows(start) - first, form.rows(end) - first)
-            rows[name] = HostArray(dtype=array.dtype, values=array.values[chosen])
-        return RowSegment(start=start, end=end, rows=rows, forms=self.forms, owner=self.owner or self)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StateSnapshot:
-    """The state of a sequence after ``length`` tokens.
-
-    Attributes:
-        length: Tokens seen.
-        model_key: Which model the state belongs to.
-        fixed: Arrays of this length, by ``<layer>/<name>``.
-        segments: Rows from token 0 to ``length``, adjoining, in order.
-    """
-
-    length: int
-    model_key: str
-    fixed: Mapping[str, HostArray]
-    segments: tuple[RowSegment, ...]
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Bytes that belong to this length alone."""
-        return sum(array.values.nbytes for array in self.fixed.values())
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of all rows, shared ones included."""
-        return sum(segment.byte_size for segment in self.segments)
-
-
-def segments_until(segments: Sequence[RowSegment], length: int) -> tuple[RowSegment, ...]:
-    """Return adjoining segments cut at a length; what lies behind it is left out."""
-    kept = [segment.part(segment.start, min(segment.end, length)) for segment in segments if segment.start < length]
-    return tuple(kept)
-
-
 def snapshot_layers(
     layers: Mapping[str, Storable], *, length: int, model_key: str, known: Sequence[RowSegment] = ()
 ) -> StateSnapshot:
@@ -203,7 +88,7 @@ def snapshot_layers(
             fixed[f"{layer}/{name}"] = _to_host(array)
         for name, growing in state.row_arrays().items():
             form = growing.form
-            chosen = _along(form.axis, form.rows(start), form.rows(length))
+            chosen = along(form.axis, form.rows(start), form.rows(length))
             rows[f"{layer}/{name}"] = _to_host(growing.array[chosen])
             forms[f"{layer}/{name}"] = form
     if start < length and rows:
@@ -255,7 +140,7 @@ def _joined(snapshot: StateSnapshot, name: str, empty: GrowingArray) -> HostArra
                 f"{name} is {found.dtype} {list(found.values.shape)} in a kept state and {dtype} {expected} in the "
                 "model; the kept state belongs to another model"
             )
-        values[_along(form.axis, first, last)] = found.values
+        values[along(form.axis, first, last)] = found.values
     return HostArray(dtype=dtype, values=values)
 
 
@@ -264,10 +149,6 @@ def _found(arrays: Mapping[str, HostArray], name: str) -> HostArray:
     if array is None:
         raise StateError(f"a kept state has no array {name}; it belongs to another model")
     return array
-
-
-def _along(axis: int, start: int, end: int) -> tuple[slice, ...]:
-    return (*(slice(None),) * axis, slice(start, end))
 
 
 def _to_host(array: mx.array | HostValues) -> HostArray:

@@ -12,7 +12,8 @@ from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, attend, ho
 from slotstream_core.models.qwen4_exp.indexer import IndexState, Selector
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
 from slotstream_core.models.qwen4_exp.rotary import Angles, rotate
-from slotstream_core.state.snapshot import GrowingArray, HostValues, RowForm
+from slotstream_core.state.rows import HostValues, RowForm
+from slotstream_core.state.snapshot import GrowingArray
 
 CACHE_STEP_TOKENS = 1024
 """The key and value caches grow by this many tokens."""

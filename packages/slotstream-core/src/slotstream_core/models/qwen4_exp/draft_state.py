@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.models.qwen4_exp.attention import AttentionState
-from slotstream_core.state.snapshot import GrowingArray, HostValues
+from slotstream_core.state.rows import HostValues
+from slotstream_core.state.snapshot import GrowingArray
 
 Ids = npt.NDArray[np.int64]
 

@@ -11,7 +11,8 @@ from slotstream_core.models.qwen4_exp.convolution import causal_convolution, las
 from slotstream_core.models.qwen4_exp.delta_rule import advance_chunked, advance_one
 from slotstream_core.models.qwen4_exp.norms import RmsNorm
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
-from slotstream_core.state.snapshot import GrowingArray, HostValues
+from slotstream_core.state.rows import HostValues
+from slotstream_core.state.snapshot import GrowingArray
 
 CHUNK_TOKENS = 16
 """Tokens solved together in a long pass; a power of two."""

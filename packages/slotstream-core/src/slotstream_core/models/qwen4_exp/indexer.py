@@ -19,7 +19,8 @@ from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.rotary import Angles, rotate
 from slotstream_core.models.qwen4_exp.tied_blocks import select_largest
-from slotstream_core.state.snapshot import GrowingArray, HostValues, RowForm
+from slotstream_core.state.rows import HostValues, RowForm
+from slotstream_core.state.snapshot import GrowingArray
 
 BLOCK_STEP = 256
 """The block cache grows by this many blocks."""

@@ -16,7 +16,8 @@ from slotstream_core.errors import CheckpointDamaged
 from slotstream_core.models.qwen4_exp.convolution import causal_convolution, last_rows
 from slotstream_core.models.qwen4_exp.ngram_rows import NgramTable, RowCache
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
-from slotstream_core.state.snapshot import GrowingArray, HostValues
+from slotstream_core.state.rows import HostValues
+from slotstream_core.state.snapshot import GrowingArray
 
 Ids = npt.NDArray[np.int64]
 
