@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from slotstream_core import memory
+from slotstream_core.backend import Backend
 from slotstream_core.memory import Footprint, footprint, parse_process_status, parse_rusage
 
 LINUX_STATUS = """Name:\tpython3.11
@@ -71,7 +72,9 @@ def test_the_buffer_cache_is_capped_and_dropped() -> None:
     try:
         for _ in range(3):
             mx.eval(mx.zeros((4_000_000,)))
-        assert mx.get_cache_memory() <= 1_000_000
+        # MLX's CUDA backend asks whether the cache is full before it adds a buffer
+        one_buffer_more = 17_000_000 if Backend.detect().kind == "cuda" else 0
+        assert mx.get_cache_memory() <= 1_000_000 + one_buffer_more
         assert memory.cap_buffer_cache(2_000_000) == 1_000_000
         assert memory.drop_buffer_cache() >= 0
         assert mx.get_cache_memory() == 0
