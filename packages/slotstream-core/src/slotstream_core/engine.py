@@ -4,43 +4,30 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from slotstream_core.backend import Backend
 from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
-from slotstream_core.events import (
-    DraftCounts,
-    ExpertTraffic,
-    Finished,
-    GenerationEvent,
-    PromptProgress,
-    Timings,
-    Usage,
-)
-from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.events import GenerationEvent
 from slotstream_core.generation.assembly import ReplyAssembler
 from slotstream_core.generation.control import CancelToken
-from slotstream_core.generation.decoding import Decoder, PlainDecoder, PromptReader
+from slotstream_core.generation.phases import Phase, Transition
 from slotstream_core.generation.replies import ReplyLoop
 from slotstream_core.generation.sampling import ORDINARY, Sampler, SamplingParams
-from slotstream_core.generation.sharing import spare_tokens
-from slotstream_core.generation.speculation import SpeculativeDecoder
 from slotstream_core.governing import ExpertsPool
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.persistence.directory import PersistentOptions
 from slotstream_core.prefixes.kept import PrefixKey
 from slotstream_core.prefixes.memory import ConversationMemory, prompt_array
 from slotstream_core.prefixes.resuming import PromptMemory
-from slotstream_core.state.sequence import SequenceState
 from slotstream_core.text.messages import ChatMessage, JsonObject
 from slotstream_core.text.template import ChatTemplate, ReasoningEffort
 from slotstream_core.text.tokenizer import Tokenizer
+from slotstream_core.turns import ReplyTurn
 from slotstream_planner import MemoryPlan, PlanRequest
 
 MAX_REPLY_TOKENS = 32_768
@@ -185,18 +172,18 @@ class Engine:
         The iterator itself may raise `ExpertReadError` (disk), `GenerationCancelled`, and `EngineBusy` when another
         generation of this engine is running; after any of them the engine can be used again.
         """
-        ids = self._prompt_ids(prompt, thinking=thinking)
-        room = self.window_tokens - len(ids)
-        if not ids:
-            raise EmptyPrompt("the prompt has no tokens; write something to answer")
-        if room < 1:
-            raise ContextLengthExceeded(len(ids), self.window_tokens)
-        budget = min(room, MAX_REPLY_TOKENS, max_tokens if max_tokens > 0 else room)
-        assembler = ReplyAssembler(self.tokenizer.detokenizer(), thinking=thinking, stop=stop)
+        ids, cancel = self._prompt_ids(prompt, thinking=thinking), cancel or CancelToken()
+        room = self._room(ids)
+        loop = ReplyLoop(
+            ReplyAssembler(self.tokenizer.detokenizer(), thinking=thinking, stop=stop),
+            eos_ids=self.tokenizer.eos_ids,
+            budget=min(room, MAX_REPLY_TOKENS, max_tokens if max_tokens > 0 else room),
+            cancel=cancel,
+        )
         followed = self.memory.follow(
             prompt_array(ids), self._prefix_key(), shared_tokens=shared_tokens, persist=persist
         )
-        return self._run(followed, Sampler(sampling), assembler, budget, cancel or CancelToken())
+        return self._guarded(self._events(followed, loop, Sampler(sampling), cancel))
 
     def keep_on_disk(self, options: PersistentOptions) -> None:
         """Also keep conversations on disk from now on, and go on from those that are there; see `ConversationMemory`.
@@ -227,99 +214,108 @@ class Engine:
             return self.chat_ids(prompt, thinking=thinking)
         ids = [item for item in prompt if isinstance(item, int)]
         if len(ids) == len(prompt):
-            limit = self._loaded.checkpoint.config.vocab_size
-            outside = next((token for token in ids if not 0 <= token < limit), None)
-            if outside is not None:
-                raise RequestError(f"token id {outside} is outside the vocabulary of {limit:,}")
-            return ids
+            return self._checked_ids(ids)
         messages = [item for item in prompt if isinstance(item, ChatMessage)]
         return self.chat_ids(messages, thinking=thinking)
 
-    def _run(
-        self, prompt: PromptMemory, sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
+    def _checked_ids(self, ids: Sequence[int]) -> list[int]:
+        limit = self._loaded.checkpoint.config.vocab_size
+        outside = next((token for token in ids if not 0 <= token < limit), None)
+        if outside is not None:
+            raise RequestError(f"token id {outside} is outside the vocabulary of {limit:,}")
+        return list(ids)
+
+    def generate_phases(
+        self,
+        prompt: str | Sequence[ChatMessage] | Sequence[int],
+        first: Phase,
+        second: Phase,
+        transition: Transition,
+        *,
+        cancel: CancelToken | None = None,
     ) -> Iterator[GenerationEvent]:
+        """Check a request and return the events of two phases, each ending with `Finished`.
+
+        After the first phase `transition` names the ids that come next; the second continues behind them from the live
+        state, so that nothing is read twice. It is called while the engine is busy and must not call it. What the
+        phases generate is not kept for later prompts, nor is the prompt written to disk.
+
+        Args:
+            prompt: As in `generate`; it is a thinking prompt when the first phase thinks.
+            first: The first phase.
+            second: The second phase; its `Finished` counts everything before it as prompt.
+            transition: Returns the ids between the phases.
+            cancel: Lets another thread stop either phase.
+
+        Raises:
+            EmptyPrompt: There are no prompt tokens.
+            ContextLengthExceeded: The prompt leaves no room for a reply; from the iterator, the first phase left none.
+            RequestError: A token id is outside the vocabulary; from the iterator, `transition` returned such or none.
+            TemplateError: The chat template is missing or refused the conversation.
+
+        The iterator may raise what that of `generate` may.
+        """
+        ids = self._prompt_ids(prompt, thinking=first.thinking)
+        self._room(ids)
+        followed = self.memory.follow(prompt_array(ids), self._prefix_key(), persist=False)
+        return self._guarded(self._phased_events(followed, (first, second), transition, cancel or CancelToken()))
+
+    def _phased_events(
+        self, prompt: PromptMemory, phases: tuple[Phase, Phase], transition: Transition, cancel: CancelToken
+    ) -> Iterator[GenerationEvent]:
+        turn = ReplyTurn(self._loaded, self.tokenizer, cancel)
+        yield from turn.read_prompt(prompt, self.plan)
+        ids = [int(token) for token in prompt.ids]
+        for number, phase in enumerate(phases):
+            room = min(self._room(ids), MAX_REPLY_TOKENS)
+            loop = ReplyLoop(
+                ReplyAssembler(self.tokenizer.detokenizer(), thinking=phase.thinking, stop=phase.stop),
+                eos_ids=self.tokenizer.eos_ids,
+                budget=min(room, phase.max_tokens) if phase.max_tokens > 0 else room,
+                cancel=cancel,
+                ends_with_thinking=phase.ends_with_thinking,
+            )
+            finished = yield from turn.reply(loop, Sampler(phase.sampling))
+            if number == 0:
+                between = self._checked_ids(transition(finished))
+                if not between:
+                    raise RequestError("nothing stands between the phases; return at least one id from the transition")
+                ids += [*finished.token_ids, *between]
+                self._room(ids)
+                yield from turn.read_on(ids, prompt.key.pass_tokens)
+
+    def _room(self, ids: Sequence[int]) -> int:
+        """How many tokens may follow a prompt.
+
+        Raises:
+            EmptyPrompt: There are no prompt tokens.
+            ContextLengthExceeded: None may.
+        """
+        if not ids:
+            raise EmptyPrompt("the prompt has no tokens; write something to answer")
+        if len(ids) >= self.window_tokens:
+            raise ContextLengthExceeded(len(ids), self.window_tokens)
+        return self.window_tokens - len(ids)
+
+    def _guarded(self, events: Iterator[GenerationEvent]) -> Iterator[GenerationEvent]:
+        """Yield events while no other generation runs."""
         if not self._gate.acquire(blocking=False):
             if self._generating:
                 raise EngineBusy("the engine is making another reply; wait for its last event or close its iterator")
             self._gate.acquire()  # its pool is being resized; that takes a moment
         self._generating = True
         try:
-            yield from self._events(prompt, sampler, assembler, budget, cancel)
+            yield from events
         finally:
             self._generating = False
             self._gate.release()
 
     def _events(
-        self, prompt: PromptMemory, sampler: Sampler, assembler: ReplyAssembler, budget: int, cancel: CancelToken
+        self, prompt: PromptMemory, loop: ReplyLoop, sampler: Sampler, cancel: CancelToken
     ) -> Iterator[GenerationEvent]:
-        model, experts = self._loaded.model, self._loaded.experts
-        before, drafted = experts.stats, self._loaded.draft_stats()
-        state = model.new_state()
-        started = time.perf_counter()
-        resumed = prompt.resume(state)
-        total = len(prompt.ids)
-        yield PromptProgress(
-            done_tokens=resumed.tokens, total_tokens=total, elapsed_s=0.0, cached_tokens=resumed.tokens
-        )
-        reader = PromptReader(
-            model,
-            state,
-            prompt.ids,
-            prompt.key.pass_tokens,
-            logits=resumed.logits,
-            extra_tokens=self._tokens_beside_a_pass(prompt, resumed.tokens),
-            keep=prompt.stops,
-            passed=prompt.passed,
-        )
-        yield from reader.passes(cancel)
-        prefilled = time.perf_counter()
-        reply = ReplyLoop(assembler, eos_ids=self.tokenizer.eos_ids, budget=budget, cancel=cancel)
-        decoder = self._decoder(state, sampler)
-        if reader.last_logits is not None:
-            yield from reply.events(decoder, reader.last_logits)
-        self.memory.finished(prompt, reply.generated)
-        traffic = experts.stats.since(before)
-        yield Finished(
-            reason=reply.reason,
-            stop_string=assembler.stop_string,
-            token_ids=tuple(reply.generated),
-            seed=sampler.seed,
-            usage=Usage(
-                prompt_tokens=total,
-                completion_tokens=len(reply.generated),
-                thinking_tokens=assembler.thinking_tokens,
-                cached_tokens=resumed.tokens,
-            ),
-            timings=Timings(prefill_s=prefilled - started, decode_s=time.perf_counter() - prefilled),
-            experts=ExpertTraffic(
-                hits=traffic.hits,
-                misses=traffic.misses,
-                bytes_read=traffic.bytes_read,
-                read_wait_s=traffic.wait_s,
-                ahead_records=traffic.ahead_records,
-                ahead_used=traffic.ahead_used + traffic.ahead_joined,
-                wasted_bytes=traffic.wasted_bytes,
-            ),
-            drafts=self._draft_counts(decoder, drafted),
-        )
-
-    def _decoder(self, state: SequenceState, sampler: Sampler) -> Decoder:
-        """What makes the tokens after a prompt: speculatively when the draft head is loaded."""
-        loaded = self._loaded
-        if loaded.draft_experts is None:
-            return PlainDecoder(loaded.model, state, sampler)
-        return SpeculativeDecoder(loaded.model, state, sampler, loaded.depths, traffic=loaded.all_stats)
-
-    def _draft_counts(self, decoder: Decoder, before: ExpertStats) -> DraftCounts | None:
-        if not isinstance(decoder, SpeculativeDecoder):
-            return None
-        return replace(decoder.counts, bytes_read=self._loaded.draft_stats().since(before).bytes_read)
-
-    def _tokens_beside_a_pass(self, prompt: PromptMemory, resumed: int) -> int:
-        """How many tokens beyond one pass may go through the model together, reading each expert once."""
-        if not self._loaded.experts.shares_reads:
-            return 0
-        return spare_tokens(self.plan, pass_tokens=prompt.key.pass_tokens, unread_tokens=len(prompt.ids) - resumed)
+        turn = ReplyTurn(self._loaded, self.tokenizer, cancel)
+        yield from turn.read_prompt(prompt, self.plan)
+        yield from turn.reply(loop, sampler, on_end=lambda reply: self.memory.finished(prompt, reply))
 
 
 @contextmanager

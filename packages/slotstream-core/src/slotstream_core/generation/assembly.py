@@ -24,6 +24,11 @@ class ReplyAssembler:
         """The stop string that ended the reply, if one did."""
         return self._stops.matched
 
+    @property
+    def thinking(self) -> bool:
+        """Whether the reply is inside a thinking block."""
+        return self._splitter.inside
+
     def feed(self, token: int) -> list[TextEvent]:
         """Return the events this token completes."""
         self.thinking_tokens += self._splitter.inside

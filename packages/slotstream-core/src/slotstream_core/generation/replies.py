@@ -18,14 +18,31 @@ class ReplyLoop:
     """
 
     def __init__(
-        self, assembler: ReplyAssembler, *, eos_ids: Collection[int], budget: int, cancel: CancelToken
+        self,
+        assembler: ReplyAssembler,
+        *,
+        eos_ids: Collection[int],
+        budget: int,
+        cancel: CancelToken,
+        ends_with_thinking: bool = False,
     ) -> None:
         self._assembler = assembler
         self._eos_ids = eos_ids
         self._budget = budget
         self._cancel = cancel
+        self._ends_with_thinking = ends_with_thinking
         self.generated: list[int] = []
         self.reason: FinishReason = "length"
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the reply, if one did."""
+        return self._assembler.stop_string
+
+    @property
+    def thinking_tokens(self) -> int:
+        """Tokens taken inside a thinking block."""
+        return self._assembler.thinking_tokens
 
     def events(self, decoder: Decoder, row: Row) -> Iterator[TextEvent]:
         """Yield what the reply's tokens complete, held-back text at the end included.
@@ -45,6 +62,9 @@ class ReplyLoop:
                     self.reason = "stop"
                     break
                 yield from self._assembler.feed(token)
+                if self._ends_with_thinking and not self._assembler.thinking:
+                    self.reason = "stop"
+                    break
                 if self._assembler.stop_string is not None or len(self.generated) == self._budget:
                     break
                 self._cancel.check()
