@@ -8,7 +8,7 @@ import pytest
 
 from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.experts import StoredExperts
-from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.experts.stats import Waited
 from slotstream_core.generation.decoding import Decoder, PlainDecoder, logits_row
 from slotstream_core.generation.draft_depth import DepthPolicy, FixedDepth, PassCost
 from slotstream_core.generation.sampling import GREEDY, Sampler, SamplingParams
@@ -33,10 +33,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(tiny: Path) -> Iterator[Qwen4ExpModel]:
     with open_drafting_model(tiny) as opened:
         yield opened
-
-
-def no_traffic() -> ExpertStats:
-    return ExpertStats()
 
 
 class Scripted:
@@ -86,7 +82,7 @@ def speculative(
 ) -> tuple[list[int], SpeculativeDecoder, SequenceState]:
     state = model.new_state()
     row = logits_row(model.forward(PROMPT, state).logits)
-    decoder = SpeculativeDecoder(model, state, Sampler(params), policy, traffic=no_traffic)
+    decoder = SpeculativeDecoder(model, state, Sampler(params), policy, waited=Waited)
     return list(decoder.tokens(row, limit=tokens)), decoder, state
 
 
@@ -125,7 +121,7 @@ def test_closing_early_leaves_the_state_as_plain_decoding_does(model: Qwen4ExpMo
     state = model.new_state()
     row = logits_row(model.forward(PROMPT, state).logits)
     decoder: Decoder = SpeculativeDecoder(
-        Scripted(model, expected, "yyn"), state, Sampler(GREEDY), FixedDepth(3), traffic=no_traffic
+        Scripted(model, expected, "yyn"), state, Sampler(GREEDY), FixedDepth(3), waited=Waited
     )
     with closing(decoder.tokens(row, limit=TOKENS)) as tokens:
         got = [next(tokens) for _ in range(taken)]

@@ -9,7 +9,7 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import PlanError
 from slotstream_core.experts import ExpertLayout, ResidentExperts, StoredExperts, StreamedExperts, draft_modules
 from slotstream_core.experts.slot_memory import SlotMemory
-from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.generation.draft_depth import (
     ADAPTIVE_LIMIT,
     DEFAULT_DEPTH,
@@ -40,6 +40,11 @@ class DraftExperts:
     def stats(self) -> ExpertStats:
         """What was read for it so far."""
         return self.experts.stats if isinstance(self.experts, StreamedExperts) else ExpertStats()
+
+    @property
+    def waited(self) -> Waited:
+        """How long was waited for it, and the bytes."""
+        return self.experts.pool.waited if isinstance(self.experts, StreamedExperts) else Waited()
 
 
 def open_draft_experts(

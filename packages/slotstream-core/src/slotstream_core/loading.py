@@ -26,7 +26,7 @@ from slotstream_core.experts.cuda_memory import cuda_memory
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
 from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
-from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.generation.draft_depth import DepthPolicy
 from slotstream_core.memory import cap_buffer_cache
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
@@ -85,9 +85,11 @@ class LoadedModel:
         """What was read for the draft head so far."""
         return ExpertStats() if self.draft_experts is None else self.draft_experts.stats
 
-    def all_stats(self) -> ExpertStats:
-        """What was read for the model and its draft head so far."""
-        return self.experts.stats.plus(self.draft_stats())
+    def waited(self) -> Waited:
+        """How long was waited for the experts of the model and its draft head so far, and their bytes."""
+        own = self.experts.pool.waited
+        head = Waited() if self.draft_experts is None else self.draft_experts.waited
+        return Waited(own.wait_s + head.wait_s, own.bytes_read + head.bytes_read)
 
     def close(self) -> None:
         """Stop the readers and close the files.  A second call does nothing."""

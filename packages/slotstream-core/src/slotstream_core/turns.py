@@ -145,7 +145,7 @@ class ReplyTurn:
         loaded = self._loaded
         if loaded.draft_experts is None:
             return PlainDecoder(loaded.model, self._state, sampler)
-        return SpeculativeDecoder(loaded.model, self._state, sampler, loaded.depths, traffic=loaded.all_stats)
+        return SpeculativeDecoder(loaded.model, self._state, sampler, loaded.depths, waited=loaded.waited)
 
     def _draft_counts(self, decoder: Decoder) -> DraftCounts | None:
         if not isinstance(decoder, SpeculativeDecoder):

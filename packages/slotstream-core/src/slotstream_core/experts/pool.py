@@ -31,7 +31,7 @@ from slotstream_core.experts.batches import ReadBatch, Record
 from slotstream_core.experts.eviction import Clock
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slots import SlotArrays
-from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.memory import drop_buffer_cache
 
 UNMAPPED = -1
@@ -129,6 +129,11 @@ class SlotPool:
         """A snapshot of the totals."""
         whole = {name: int(value) for name, value in self._totals.items() if not name.endswith("_s")}
         return ExpertStats(**whole, read_s=self._totals["read_s"], wait_s=self._totals["wait_s"])
+
+    @property
+    def waited(self) -> Waited:
+        """Two of the totals, without a snapshot of all."""
+        return Waited(self._totals["wait_s"], int(self._totals["bytes_read"]))
 
     def request(self, layer: int, experts: Sequence[int]) -> PoolLease:
         """Hold a slot for each expert, start reading those that are missing, and return at once.

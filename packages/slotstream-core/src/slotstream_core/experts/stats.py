@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+
+class Waited(NamedTuple):
+    """The two totals that decoding looks at between passes, cheaper than a whole `ExpertStats`.
+
+    Attributes:
+        wait_s: Time the computing thread stood still for records.
+        bytes_read: Bytes of expert records read from disk.
+    """
+
+    wait_s: float = 0.0
+    bytes_read: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

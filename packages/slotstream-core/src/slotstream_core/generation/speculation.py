@@ -13,7 +13,7 @@ import numpy as np
 
 from slotstream_core.errors import ExpertReadError
 from slotstream_core.events import DraftCounts
-from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.experts.stats import Waited
 from slotstream_core.generation.decoding import Row, next_logits
 from slotstream_core.generation.draft_depth import DepthPolicy, PassCost
 from slotstream_core.generation.sampling import Sampler
@@ -31,7 +31,7 @@ class SpeculativeDecoder:
         state: Of a prompt that was read.
         sampler: The reply's.
         policy: Chooses the depth of each pass and learns from it; outlives the reply.
-        traffic: What the experts, the head's included, read so far.
+        waited: How long was waited for experts, the head's included, and their bytes, so far.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class SpeculativeDecoder:
         sampler: Sampler,
         policy: DepthPolicy,
         *,
-        traffic: Callable[[], ExpertStats],
+        waited: Callable[[], Waited],
     ) -> None:
         self._model = model
         self._state = state
         self._sampler = sampler
         self._policy = policy
-        self._traffic = traffic
+        self._waited = waited
         self._passes: Counter[int] = Counter()
         self._accepted = 0
         self._failed_reads = 0
@@ -73,7 +73,7 @@ class SpeculativeDecoder:
             left -= 1
             if not left:
                 return
-            started, before = time.perf_counter(), self._traffic()
+            started, before = time.perf_counter(), self._waited()
             drafts = self._draft(token, left - 1)
             if drafts:
                 token, accepted = yield from self._verified(token, drafts, started, before)
@@ -96,7 +96,7 @@ class SpeculativeDecoder:
             return []
 
     def _verified(
-        self, token: int, drafts: list[int], started: float, before: ExpertStats
+        self, token: int, drafts: list[int], started: float, before: Waited
     ) -> Generator[int, None, tuple[int, int]]:
         """Read ``token`` and its drafts, yield the accepted ones, and return the token after them and their number."""
         first = self._state.length + 1
@@ -118,6 +118,7 @@ class SpeculativeDecoder:
         self._policy.note(cost, accepted)
         return drawn, accepted
 
-    def _cost(self, depth: int, started: float, before: ExpertStats) -> PassCost:
-        elapsed, traffic = time.perf_counter() - started, self._traffic().since(before)
-        return PassCost(depth=depth, time_s=elapsed, wait_s=traffic.wait_s, bytes_read=traffic.bytes_read)
+    def _cost(self, depth: int, started: float, before: Waited) -> PassCost:
+        elapsed, now = time.perf_counter() - started, self._waited()
+        wait_s, bytes_read = now.wait_s - before.wait_s, now.bytes_read - before.bytes_read
+        return PassCost(depth=depth, time_s=elapsed, wait_s=wait_s, bytes_read=bytes_read)
