@@ -33,6 +33,9 @@ _PROBE_EVERY: Final = 12
 _PROBE_AT_LEAST_EVERY: Final = 192
 """Passes between two looks at another depth: the first look, and what doubling stops at while nothing changes."""
 
+_PLAIN_PASSES_A_LOOK: Final = 8
+"""While nothing is drafted, the depths are compared after every so many passes: that takes time too."""
+
 _SWITCH_GAIN: Final = 1.03
 """A depth must be this much faster than the present one to take its place."""
 
@@ -203,14 +206,15 @@ class AdaptiveDepth:
 
     def note(self, cost: PassCost, accepted: int) -> None:
         """See `DepthPolicy.note`."""
-        best = self._best
-        pace = self._pace(best)
+        best, tried = self._best, cost.depth == self._trial
+        pace = self._pace(best) if tried else None
         self._acceptance.note(cost.depth, accepted)
         self._times.note(cost)
         self._elapsed_s += cost.time_s
         self._since_probe += 1
-        self._settle()
-        if cost.depth == self._trial:
+        if cost.depth or best or tried or self._since_probe % _PLAIN_PASSES_A_LOOK == 0:
+            self._settle()
+        if tried:
             lost_s = 0.0 if pace is None else cost.time_s - (1 + accepted) / pace
             self._lost_s = max(0.0, self._lost_s + lost_s)
             if lost_s < 0:  # it was worth it: look again at once
