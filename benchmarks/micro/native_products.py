@@ -188,14 +188,13 @@ def native_calls(case: Case, library: NativeLibrary) -> list[Callable[[], None]]
 
 
 def stacks(case: Case, random: np.random.Generator) -> list[NativeMatrix]:
-    """Copies of one matrix in places of their own, in large pages where the system gives them."""
-    words = random.integers(0, 2**32, (case.members, case.rows, case.columns // 8), dtype=np.uint32)
-    made = []
-    for _ in range(case.copies):
-        scales = np.full((case.members, case.rows, case.columns // GROUP), 0x3C00, np.uint16)
-        biases = np.full(scales.shape, 0xBD80, np.uint16)
-        made.append(NativeMatrix(words.copy(), scales, biases, bits=4, group_size=GROUP))
-    return made
+    """Copies of one matrix, one after another in one block, as the slots of a pool and ggml's tensors are."""
+    shape = (case.copies, case.members, case.rows)
+    words = np.empty((*shape, case.columns // 8), np.uint32)
+    words[:] = random.integers(0, 2**32, words.shape[1:], dtype=np.uint32)
+    scales = np.full((*shape, case.columns // GROUP), 0x3C00, np.uint16)
+    biases = np.full(scales.shape, 0xBD80, np.uint16)
+    return [NativeMatrix(*pieces, bits=4, group_size=GROUP) for pieces in zip(words, scales, biases, strict=True)]
 
 
 def mlx_calls(case: Case) -> list[Callable[[], None]]:

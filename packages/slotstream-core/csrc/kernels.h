@@ -22,7 +22,7 @@ typedef struct ss_member {
 /* One row of activations, in the order a variant multiplies it. */
 typedef struct ss_prepared {
     const float *values; /* [ss_values_floats], padded with zeros */
-    const float *sums;   /* sum of each group, padded with zeros; null when dense */
+    const float *sums;   /* sum of each group, then zeros, then what bias_sum needs for the last groups */
     float rescale[2];    /* the products of `values` are to be multiplied by both */
 } ss_prepared;
 

@@ -12,7 +12,7 @@
  * without moving anything across lanes.
  *
  * Rounding. A value of the result is, in every kernel here and for any number of rows,
- *     hsum( sum over groups, in order, of scale * (sum over j, in order, of q * x) ) * rescale + hsum(bias sums)
+ *     hsum( (sum over groups, in order, of scale * (sum over j, in order, of q * x)) * rescale + bias sums )
  * with one accumulator vector per value. Kernels differ in what they keep in registers, never in this order; that is
  * why a row has the same bits alone and among others.
  *
@@ -44,6 +44,11 @@ typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
 #ifndef ROWS_AT_ONCE
 #define ROWS_AT_ONCE 3
 #endif
+#ifdef IN_REGISTER
+#define KEEP(value) __asm__("" : "+" IN_REGISTER(value)) /* load once, use often */
+#else
+#define KEEP(value) ((void)0)
+#endif
 
 INLINE vf load(const float *at) {
     vf value;
@@ -56,7 +61,7 @@ INLINE vi load_words(const char *at) {
     return value;
 }
 INLINE void store(float *at, vf value) { memcpy(at, &value, sizeof value); }
-INLINE vf splat(float value) { return (vf){0} + value; }
+INLINE vf splat(float value) { return value - (vf){0}; } /* + would turn -0 into 0, and cost an addition */
 
 INLINE float bf16_value(uint16_t bits) {
     uint32_t wide = (uint32_t)bits << 16;
@@ -90,13 +95,13 @@ INLINE vf load_some(const char *at, int type, int64_t index, int64_t count) {
     return load(values);
 }
 
-/* Fixed order: halves are added until one lane is left. */
+/* Fixed order: halves are added until four lanes are left, then (0 + 1) + (2 + 3). */
 INLINE float hsum(vf value) {
     float lanes[LANES];
     store(lanes, value);
-    for (int width = LANES / 2; width; width /= 2)
+    for (int width = LANES / 2; width >= 4; width /= 2)
         for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
-    return lanes[0];
+    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
 /* Field j of every lane as the float that prepared activations expect. */
@@ -170,6 +175,8 @@ static void prepare(const void *x, int32_t x_type, int64_t columns, int32_t bits
         sums[g] = hsum(sum);
     }
     for (int64_t g = groups; g < kept; g++) sums[g] = 0.0f;
+    /* The sums after the last whole vector once more, at the end of a vector of their own: see bias_sum. */
+    for (int64_t g = groups / LANES * LANES; g < groups; g++) sums[kept - groups + g] = sums[g];
     int fields = 32 / bits;
     float factor[8] = {1, 1, 1, 1, 1, 1, 1, 1};
 #if SUBNORMAL
@@ -191,6 +198,12 @@ static void prepare(const void *x, int32_t x_type, int64_t columns, int32_t bits
         for (int i = 0; i < have; i += LANES) store(natural + i, load_float(from, x_type, start + i));
         for (int i = have; i < block; i++) natural[i] = 0.0f;
         float *to = values + start;
+#ifdef TRANSPOSE_8
+        if (bits == 4) {
+            TRANSPOSE_8(natural, factor, to);
+            continue;
+        }
+#endif
         if (bits == 4)
             for (int j = 0; j < 8; j++)
                 for (int l = 0; l < LANES; l++) to[j * LANES + l] = natural[8 * l + j] * factor[j];
@@ -212,7 +225,10 @@ INLINE void widen_scales(const ss_member *m, int64_t row, int panel, int64_t fir
         float *to = buffer + i * GROUPS_AT_ONCE;
         int64_t g = 0;
         for (; g + LANES <= count; g += LANES) store(to + g, load_bf16(at + (first + g) * 2));
-        if (g < count) store(to + g, load_some(at, SS_BFLOAT16, first + g, count - g));
+        if (g < count && count >= LANES) /* the last ones again, so that all are whole vectors */
+            store(to + count - LANES, load_bf16(at + (first + count - LANES) * 2));
+        else if (g < count)
+            store(to + g, load_some(at, SS_BFLOAT16, first + g, count - g));
         scales[i] = to;
     }
 }
@@ -221,8 +237,11 @@ INLINE vf bias_sum(const ss_member *m, int64_t row, int64_t first, int64_t count
     const char *at = m->biases + row * m->scales_stride;
     int64_t g = 0;
     for (; g + LANES <= count; g += LANES) total = FMA(load_float(at, m->type, first + g), load(sums + first + g), total);
-    if (g < count) total = FMA(load_some(at, m->type, first + g, count - g), load(sums + first + g), total);
-    return total;
+    if (g == count) return total;
+    const int64_t groups = m->columns / m->group; /* only the last groups of a row can be left */
+    if (count < LANES) return FMA(load_some(at, m->type, first + g, count - g), load(sums + first + g), total);
+    const float *last = sums + ss_sums_floats(m->columns, m->group) - LANES;
+    return FMA(load_float(at, m->type, groups - LANES), load(last), total);
 }
 
 /* Words of the last, incomplete block, zeros after them. */
@@ -232,38 +251,68 @@ INLINE vi load_tail(const char *at, int64_t words) {
     return load_words((const char *)buffer);
 }
 
-INLINE float finish(vf total, vf biases, const ss_prepared *x) {
-    return hsum(total) * x->rescale[0] * x->rescale[1] + hsum(biases);
+/* The values of `panel` rows, from the sums of products and of biases. */
+INLINE void finish(const vf *total, const vf *biases, int panel, const ss_prepared *x, float *y) {
+    vf sum[PANEL];
+#pragma GCC unroll 4
+    for (int i = 0; i < panel; i++) sum[i] = total[i] * splat(x->rescale[0]) * splat(x->rescale[1]) + biases[i];
+#ifdef HSUM_4
+    if (panel == PANEL) {
+        HSUM_4(sum, y);
+        return;
+    }
+#endif
+    for (int i = 0; i < panel; i++) y[i] = hsum(sum[i]);
 }
 
-#define PREFETCH_BYTES 4096
+/* The next panels of rows, whole, far enough ahead of their use for the memory to answer. */
+#define PREFETCH_BYTES 6144
+INLINE int64_t prefetch_distance(const ss_member *m) {
+    int64_t panel = PANEL * m->weight_stride;
+    return (PREFETCH_BYTES + panel - 1) / panel * panel;
+}
+INLINE void prefetch_scales(const ss_member *m, int64_t row, int panel) {
+    for (int i = 0; i < panel; i++) {
+        int64_t at = (row + i + 2 * PANEL) * m->scales_stride;
+        for (int64_t b = 0; b < m->scales_stride && b < 256; b += 64) {
+            __builtin_prefetch(m->scales + at + b);
+            __builtin_prefetch(m->biases + at + b);
+        }
+    }
+}
 
 /* One row of activations against `panel` rows of the matrix. */
 INLINE void single(const ss_member *m, int64_t row, int panel, int bits, int group, const ss_prepared *x, float *y) {
     const int fields = 32 / bits, block = fields * LANES;
     const int parts = block > group ? block / group : 1;
     const int blocks = group > block ? group / block : 1; /* in one step of scales */
-    const int64_t groups = m->columns / group;
+    const int64_t groups = m->columns / group, ahead = prefetch_distance(m);
     float buffer[PANEL * GROUPS_AT_ONCE];
     const float *scales[PANEL];
     vf total[PANEL], biases[PANEL];
+#pragma GCC unroll 4
     for (int i = 0; i < panel; i++) total[i] = biases[i] = (vf){0};
+    prefetch_scales(m, row, panel);
     for (int64_t first = 0; first < groups; first += GROUPS_AT_ONCE) {
         const int64_t count = groups - first < GROUPS_AT_ONCE ? groups - first : GROUPS_AT_ONCE;
         widen_scales(m, row, panel, first, count, buffer, scales);
+#pragma GCC unroll 4
         for (int i = 0; i < panel; i++) biases[i] = bias_sum(m, row + i, first, count, x->sums, biases[i]);
         const char *words[PANEL];
+#pragma GCC unroll 4
         for (int i = 0; i < panel; i++)
             words[i] = m->weight + (row + i) * m->weight_stride + first * group * bits / 8;
         const float *values = x->values + first * group;
         int64_t g = 0;
         for (; g + parts <= count; g += parts) {
             vf sum[PANEL];
+#pragma GCC unroll 4
             for (int i = 0; i < panel; i++) sum[i] = (vf){0};
             for (int b = 0; b < blocks; b++) {
                 vi packed[PANEL];
+#pragma GCC unroll 4
                 for (int i = 0; i < panel; i++) {
-                    __builtin_prefetch(words[i] + PREFETCH_BYTES);
+                    __builtin_prefetch(words[i] + ahead);
                     packed[i] = load_words(words[i]);
                     words[i] += LANES * 4;
                 }
@@ -275,9 +324,11 @@ INLINE void single(const ss_member *m, int64_t row, int panel, int bits, int gro
                 }
                 values += block;
             }
+#pragma GCC unroll 4
             for (int i = 0; i < panel; i++) total[i] = FMA(scale_lanes(scales[i] + g, parts), sum[i], total[i]);
         }
         if (parts > 1 && g < count) {
+#pragma GCC unroll 4
             for (int i = 0; i < panel; i++) {
                 float last[4] = {0};
                 for (int64_t p = 0; g + p < count; p++) last[p] = scales[i][g + p];
@@ -288,14 +339,16 @@ INLINE void single(const ss_member *m, int64_t row, int panel, int bits, int gro
             }
         }
     }
-    for (int i = 0; i < panel; i++) y[i] = finish(total[i], biases[i], x);
+    finish(total, biases, panel, x, y);
 }
 
 /* `rows` rows of activations against the unpacked fields of one step. */
 INLINE void step(const vf *fields, int64_t count, const float *const *values, int rows, const vf *scale,
                  vf (*total)[PANEL]) {
     vf sum[4][PANEL];
+#pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
         for (int i = 0; i < PANEL; i++) sum[r][i] = (vf){0};
     for (int64_t v = 0; v < count; v++) {
         vf value[4];
@@ -304,11 +357,14 @@ INLINE void step(const vf *fields, int64_t count, const float *const *values, in
 #pragma GCC unroll 4
         for (int i = 0; i < PANEL; i++) {
             vf weight = fields[v * PANEL + i];
+            if (rows > 1) KEEP(weight);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) sum[r][i] = FMA(weight, value[r], sum[r][i]);
         }
     }
+#pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
         for (int i = 0; i < PANEL; i++) total[r][i] = FMA(scale[i], sum[r][i], total[r][i]);
 }
 
@@ -352,12 +408,13 @@ INLINE void several(const ss_member *m, int64_t row, int panel, int bits, int gr
     const int fields = 32 / bits, block = fields * LANES;
     const int parts = block > group ? block / group : 1;
     const int blocks = group > block ? group / block : 1;
-    const int64_t groups = m->columns / group;
+    const int64_t groups = m->columns / group, ahead = prefetch_distance(m);
     float buffer[PANEL * GROUPS_AT_ONCE];
     const float *scales[PANEL];
     vf total[SS_ROW_BLOCK][PANEL], biases[SS_ROW_BLOCK][PANEL];
-    memset(total, 0, sizeof total);
-    memset(biases, 0, sizeof biases);
+    memset(total, 0, (size_t)rows * sizeof total[0]);
+    memset(biases, 0, (size_t)rows * sizeof biases[0]);
+    prefetch_scales(m, row, panel);
     vf unpacked[128 / LANES * PANEL]; /* neither block nor group exceeds 128 columns */
     if (panel < PANEL) memset(unpacked, 0, sizeof unpacked);
     vf scale[PANEL];
@@ -377,7 +434,7 @@ INLINE void several(const ss_member *m, int64_t row, int panel, int bits, int gr
             const int whole = parts == 1 || g + parts <= count;
             for (int i = 0; i < panel; i++) {
                 for (int b = 0; b < blocks; b++) {
-                    __builtin_prefetch(words[i] + PREFETCH_BYTES);
+                    __builtin_prefetch(words[i] + ahead);
                     vi packed = whole ? load_words(words[i]) : load_tail(words[i], (count - g) * group * bits / 32);
                     words[i] += LANES * 4;
 #pragma GCC unroll 8
@@ -396,16 +453,20 @@ INLINE void several(const ss_member *m, int64_t row, int panel, int bits, int gr
         }
     }
     for (int r = 0; r < rows; r++)
-        for (int i = 0; i < panel; i++) y[r][row + i] = finish(total[r][i], biases[r][i], x[r]);
+        if (panel == PANEL) finish(total[r], biases[r], PANEL, x[r], y[r] + row);
+        else finish(total[r], biases[r], panel, x[r], y[r] + row);
 }
 
 /* The same for a dense matrix: a value is the sum over the columns in one vector. */
 INLINE void dense(const ss_member *m, int64_t row, int panel, int type, const ss_prepared *const *x, int rows,
                   float *const *y) {
     vf total[4][PANEL];
+#pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
         for (int i = 0; i < PANEL; i++) total[r][i] = (vf){0};
     const char *at[PANEL];
+#pragma GCC unroll 4
     for (int i = 0; i < panel; i++) at[i] = m->weight + (row + i) * m->weight_stride;
     int64_t k = 0;
     for (; k + LANES <= m->columns; k += LANES) {
@@ -415,17 +476,22 @@ INLINE void dense(const ss_member *m, int64_t row, int panel, int type, const ss
 #pragma GCC unroll 4
         for (int i = 0; i < panel; i++) {
             vf weight = load_float(at[i], type, k);
+            if (rows > 1) KEEP(weight);
             if (k % 16 == 0) __builtin_prefetch(at[i] + k * (type == SS_BFLOAT16 ? 2 : 4) + PREFETCH_BYTES);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) total[r][i] = FMA(weight, value[r], total[r][i]);
         }
     }
     if (k < m->columns)
+#pragma GCC unroll 4
         for (int i = 0; i < panel; i++) {
             vf weight = load_some(at[i], type, k, m->columns - k);
+#pragma GCC unroll 4
             for (int r = 0; r < rows; r++) total[r][i] = FMA(weight, load(x[r]->values + k), total[r][i]);
         }
+#pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
         for (int i = 0; i < panel; i++) y[r][row + i] = hsum(total[r][i]);
 }
 

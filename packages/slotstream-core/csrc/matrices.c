@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#define PIECE_BYTES 32768
+#define PIECE_BYTES 65536
 #define PIECE_ROWS_STEP 4
 #define PIECES_PER_THREAD 4
 

@@ -1,0 +1,269 @@
+/* The C core's own test, meant to run under sanitizers: every buffer has exactly the size the interface asks for. */
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "slotstream_native.h"
+
+#define CHECK(condition)                                                          \
+    do {                                                                          \
+        if (!(condition)) {                                                       \
+            fprintf(stderr, "line %d: %s does not hold\n", __LINE__, #condition); \
+            exit(1);                                                              \
+        }                                                                         \
+    } while (0)
+
+static uint32_t state = 12345;
+static uint32_t draw(void) { return state = state * 1664525u + 1013904223u; }
+static float draw_float(void) { return (float)(draw() >> 8) / (1 << 23) - 1.0f; }
+
+typedef struct owned {
+    ss_matrix m;
+    float *dense; /* the same values, [members, rows, columns] */
+} owned;
+
+static void *exactly(size_t bytes) {
+    void *memory = malloc(bytes ? bytes : 1);
+    CHECK(memory);
+    return memory;
+}
+
+/* A float whose lower half is zero, and how a matrix of `type` stores it. */
+static float put_float(void *to, int64_t index, int type, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    if (type == SS_BFLOAT16) {
+        bits &= 0xffff0000u;
+        ((uint16_t *)to)[index] = (uint16_t)(bits >> 16);
+        memcpy(&value, &bits, 4);
+    } else {
+        ((float *)to)[index] = value;
+    }
+    return value;
+}
+
+static owned make(int64_t members, int64_t rows, int64_t columns, int bits, int group, int type) {
+    owned o = {.m = {.members = members, .rows = rows, .columns = columns, .bits = bits, .group = group, .type = type}};
+    int64_t values = members * rows * columns;
+    size_t wide = type == SS_BFLOAT16 ? 2 : 4;
+    o.dense = exactly((size_t)values * 4);
+    if (!bits) {
+        o.m.weight_bytes = values * (int64_t)wide;
+        void *weight = exactly((size_t)o.m.weight_bytes);
+        for (int64_t i = 0; i < values; i++) o.dense[i] = put_float(weight, i, type, draw_float());
+        o.m.weight = weight;
+        return o;
+    }
+    o.m.weight_bytes = values * bits / 8;
+    o.m.scales_bytes = values / group * (int64_t)wide;
+    uint8_t *weight = exactly((size_t)o.m.weight_bytes);
+    void *scales = exactly((size_t)o.m.scales_bytes), *biases = exactly((size_t)o.m.scales_bytes);
+    for (int64_t i = 0; i < o.m.weight_bytes; i++) weight[i] = (uint8_t)(draw() >> 24);
+    for (int64_t g = 0; g < values / group; g++) {
+        float scale = put_float(scales, g, type, 0.01f * (1.5f + draw_float()));
+        float bias = put_float(biases, g, type, draw_float() * 0.1f);
+        for (int64_t i = g * group; i < (g + 1) * group; i++) {
+            int q = bits == 8 ? weight[i] : weight[i / 2] >> (i % 2 * 4) & 15;
+            o.dense[i] = scale * (float)q + bias;
+        }
+    }
+    o.m.weight = weight, o.m.scales = scales, o.m.biases = biases;
+    return o;
+}
+
+static void drop(owned *o) {
+    free((void *)o->m.weight);
+    free((void *)o->m.scales);
+    free((void *)o->m.biases);
+    free(o->dense);
+}
+
+static float *activations(int64_t count) {
+    float *x = exactly((size_t)count * 4);
+    for (int64_t i = 0; i < count; i++) x[i] = draw_float();
+    return x;
+}
+
+static void near(float found, double expected, double size) {
+    if (!(fabs(found - expected) <= 1e-5 * size + 1e-6)) {
+        fprintf(stderr, "%g instead of %g (size %g)\n", found, expected, size);
+        exit(1);
+    }
+}
+
+static void products(ss_pool *pool, ss_pool *other, int64_t rows, int64_t columns, int bits, int group, int type) {
+    owned o = make(2, rows, columns, bits, group, type);
+    for (int64_t count = 1; count <= 9; count += count == 1 ? 2 : 3) {
+        float *x = activations(count * columns), *y = exactly((size_t)(count * rows) * 4);
+        float *again = exactly((size_t)rows * 4);
+        CHECK(ss_multiply(pool, &o.m, 1, x, SS_FLOAT32, count, y) == SS_OK);
+        for (int64_t r = 0; r < count; r++) {
+            for (int64_t n = 0; n < rows; n++) {
+                double expected = 0, size = 0;
+                for (int64_t k = 0; k < columns; k++) {
+                    double part = (double)o.dense[(rows + n) * columns + k] * x[r * columns + k];
+                    expected += part, size += fabs(part);
+                }
+                near(y[r * rows + n], expected, size * 4);
+            }
+            CHECK(ss_multiply(other, &o.m, 1, x + r * columns, SS_FLOAT32, 1, again) == SS_OK);
+            CHECK(!memcmp(again, y + r * rows, (size_t)rows * 4));
+        }
+        free(x), free(y), free(again);
+    }
+    int64_t chosen[3] = {rows - 1, 0, rows / 2};
+    float *unpacked = exactly((size_t)(3 * columns) * 4);
+    CHECK(ss_unpack_rows(pool, &o.m, 1, chosen, 3, unpacked) == SS_OK);
+    for (int64_t i = 0; i < 3 * columns; i++)
+        near(unpacked[i], o.dense[(rows + chosen[i / columns]) * columns + i % columns], 1);
+    free(unpacked);
+    drop(&o);
+}
+
+static void experts(ss_pool *pool, ss_pool *other, int64_t hidden, int64_t inner, int bits, int group) {
+    owned gate = make(3, inner, hidden, bits, group, SS_FLOAT32), up = make(3, inner, hidden, bits, group, SS_BFLOAT16);
+    owned down = make(3, hidden, inner, bits, group, SS_BFLOAT16);
+    int64_t rows = 11, top = 2;
+    float *x = activations(rows * hidden), *mix = activations(rows * top);
+    float *y = exactly((size_t)(rows * hidden) * 4), *again = exactly((size_t)hidden * 4);
+    int32_t *slots = exactly((size_t)(rows * top) * 4);
+    for (int64_t i = 0; i < rows * top; i++) slots[i] = (int32_t)(draw() >> 16) % 3;
+    CHECK(!ss_experts(pool, &gate.m, &up.m, &down.m, x, SS_FLOAT32, rows, slots, mix, top, y));
+    double *h = exactly((size_t)inner * 8);
+    for (int64_t t = 0; t < rows; t++) {
+        CHECK(!ss_experts(other, &gate.m, &up.m, &down.m, x + t * hidden, SS_FLOAT32, 1, slots + t * top,
+                          mix + t * top, top, again));
+        CHECK(!memcmp(again, y + t * hidden, (size_t)hidden * 4));
+        for (int64_t n = 0; n < hidden; n++) {
+            double expected = 0, size = 0;
+            for (int64_t k = 0; k < top; k++) {
+                int64_t slot = slots[t * top + k];
+                for (int64_t i = 0; i < inner; i++) {
+                    double g = 0, u = 0;
+                    for (int64_t c = 0; c < hidden; c++) {
+                        g += (double)gate.dense[(slot * inner + i) * hidden + c] * x[t * hidden + c];
+                        u += (double)up.dense[(slot * inner + i) * hidden + c] * x[t * hidden + c];
+                    }
+                    h[i] = g / (1 + exp(-g)) * u;
+                    double part = mix[t * top + k] * down.dense[(slot * hidden + n) * inner + i] * h[i];
+                    expected += part, size += fabs(part);
+                }
+            }
+            if (n % 16 == 0) near(y[t * hidden + n], expected, size * 10);
+            else break; /* the reference is slow: one value a row is enough beside the bitwise comparison */
+        }
+    }
+    free(x), free(mix), free(y), free(again), free(slots), free(h);
+    drop(&gate), drop(&up), drop(&down);
+}
+
+static void refusals(ss_pool *pool) {
+    owned o = make(1, 3, 64, 4, 32, SS_FLOAT32);
+    float x[64] = {0}, y[3];
+    ss_matrix m = o.m;
+    CHECK(ss_multiply(NULL, &m, 0, x, SS_FLOAT32, 1, y) == SS_BAD_ARGUMENT);
+    CHECK(ss_multiply(pool, NULL, 0, x, SS_FLOAT32, 1, y) == SS_BAD_ARGUMENT);
+    CHECK(ss_multiply(pool, &m, 0, NULL, SS_FLOAT32, 1, y) == SS_BAD_ARGUMENT);
+    CHECK(ss_multiply(pool, &m, 0, x, 7, 1, y) == SS_BAD_ARGUMENT);
+    CHECK(ss_multiply(pool, &m, 1, x, SS_FLOAT32, 1, y) == SS_OUT_OF_RANGE);
+    CHECK(ss_multiply(pool, &m, 0, (char *)x + 1, SS_FLOAT32, 1, y) == SS_MISALIGNED);
+    CHECK(ss_multiply(pool, &m, 0, x, SS_FLOAT32, -1, y) == SS_BAD_SHAPE);
+    CHECK(ss_multiply(pool, &m, 0, x, SS_FLOAT32, 0, NULL) == SS_OK);
+    m = o.m, m.weight_bytes--;
+    CHECK(ss_multiply(pool, &m, 0, x, SS_FLOAT32, 1, y) == SS_TOO_SMALL);
+    m = o.m, m.scales_bytes--;
+    CHECK(ss_multiply(pool, &m, 0, x, SS_FLOAT32, 1, y) == SS_TOO_SMALL);
+    m = o.m, m.members = INT32_MAX, m.rows = INT64_MAX / 2;
+    CHECK(ss_multiply(pool, &m, 0, x, SS_FLOAT32, 1, y) == SS_BAD_SHAPE);
+    m = o.m, m.group = 48;
+    CHECK(ss_multiply(pool, &m, 0, x, SS_FLOAT32, 1, y) == SS_BAD_SHAPE);
+    m = o.m, m.columns = 63;
+    CHECK(ss_multiply(pool, &m, 0, x, SS_FLOAT32, 1, y) == SS_BAD_SHAPE);
+    int32_t one = 1, none = 0, before = -1;
+    CHECK(ss_multiply_members(pool, &o.m, x, SS_FLOAT32, 1, &one, &none, 1, y) == SS_OUT_OF_RANGE);
+    CHECK(ss_multiply_members(pool, &o.m, x, SS_FLOAT32, 1, &none, &before, 1, y) == SS_OUT_OF_RANGE);
+    int64_t row = 3;
+    CHECK(ss_unpack_rows(pool, &o.m, 0, &row, 1, x) == SS_OUT_OF_RANGE);
+    CHECK(ss_experts(pool, &o.m, &o.m, &o.m, x, SS_FLOAT32, 1, &none, x, 1, y) == SS_BAD_SHAPE);
+    ss_pool *unused;
+    CHECK(ss_pool_create(0, 0, &unused) == SS_BAD_ARGUMENT);
+    CHECK(ss_pool_create(1, 99, &unused) == SS_UNSUPPORTED);
+    drop(&o);
+}
+
+typedef struct caller {
+    ss_pool *pool;
+    const owned *o;
+    const float *x, *expected;
+} caller;
+
+static void *call_often(void *argument) {
+    const caller *c = argument;
+    float y[2 * 200];
+    for (int i = 0; i < 60; i++) {
+        memset(y, 0, sizeof y);
+        CHECK(ss_multiply(c->pool, &c->o->m, 0, c->x, SS_FLOAT32, 2, y) == SS_OK);
+        CHECK(!memcmp(y, c->expected, sizeof y));
+    }
+    return NULL;
+}
+
+/* Several callers at once, each of which wants the same few threads; then a forked child, which has none of them. */
+static void contention(int32_t variant) {
+    owned o = make(1, 200, 64, 4, 64, SS_FLOAT32);
+    float *x = activations(2 * 64), expected[2 * 200];
+    ss_pool *pool;
+    CHECK(!ss_pool_create(5, variant, &pool));
+    CHECK(!ss_multiply(pool, &o.m, 0, x, SS_FLOAT32, 2, expected));
+    caller same = {.pool = pool, .o = &o, .x = x, .expected = expected};
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) CHECK(!pthread_create(&threads[i], NULL, call_often, &same));
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+#ifndef WITHOUT_FORK
+    pid_t child = fork();
+    if (!child) {
+        call_often(&same);
+        ss_pool_destroy(pool);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+#endif
+    ss_pool_destroy(pool);
+    for (int i = 0; i < 20; i++) { /* threads that have hardly started are ended cleanly too */
+        CHECK(!ss_pool_create(4, variant, &pool));
+        ss_pool_destroy(pool);
+    }
+    free(x);
+    drop(&o);
+}
+
+int main(int count, char **arguments) {
+    for (int32_t variant = 0; ss_variant_name(variant); variant++) {
+        if (!ss_variant_runnable(variant)) continue;
+        if (count > 1 && strcmp(arguments[1], ss_variant_name(variant))) continue;
+        ss_pool *pool, *other;
+        CHECK(!ss_pool_create(3, variant, &pool));
+        CHECK(!ss_pool_create(1, variant, &other));
+        for (int type = 0; type < 2; type++) {
+            for (int bits = 4; bits <= 8; bits += 4)
+                for (int group = 32; group <= 128; group *= 2)
+                    for (int groups = 1; groups <= 11; groups += 5)
+                        products(pool, other, 1 + groups * 2, groups * group, bits, group, type);
+            for (int64_t columns = 1; columns < 70; columns += 17) products(pool, other, 7, columns, 0, 0, type);
+        }
+        products(pool, other, 2, 515 * 32, 4, 32, SS_BFLOAT16);
+        experts(pool, other, 96, 64, 4, 32);
+        experts(pool, other, 128, 128, 8, 128);
+        refusals(pool);
+        ss_pool_destroy(pool);
+        ss_pool_destroy(other);
+        contention(variant);
+        printf("%s ok\n", ss_variant_name(variant));
+    }
+    return 0;
+}

@@ -1,0 +1,82 @@
+"""The C core's own test under sanitizers, and for other processors where their compiler and emulator are installed."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+CSRC = ROOT / "packages" / "slotstream-core" / "csrc"
+SOURCE = pathlib.Path(__file__).parent / "c" / "native_test.c"
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+COMMON = ("variants.c", "threads.c", "matrices.c", "products.c", "experts.c", "rows.c", "kernels_scalar.c")
+AVX2 = ("-mavx2", "-mfma")
+AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+X86 = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512}
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+FLAGS = ("-std=gnu11", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}")
+
+
+def build(folder: pathlib.Path, compiler: str | None, *flags: str, x86: bool, neon: bool = False) -> pathlib.Path:
+    if compiler is None:
+        pytest.skip("no compiler for it here")
+    sources: dict[str, tuple[str, ...]] = {str(CSRC / name): () for name in COMMON}
+    if x86:
+        sources |= {str(CSRC / name): instructions for name, instructions in X86.items()}
+    if neon:
+        sources[str(CSRC / "kernels_neon.c")] = ()
+    sources[str(SOURCE)] = ()
+    macros = ("-DSS_WITH_X86_VARIANTS",) if x86 else ()
+    objects = []
+    for source, instructions in sources.items():
+        objects.append(str(folder / f"{pathlib.Path(source).stem}.o"))
+        command = [compiler, *FLAGS, *macros, *instructions, *flags, "-c", source, "-o", objects[-1]]
+        subprocess.run(command, check=True)
+    program = folder / "native_test"
+    subprocess.run([compiler, *flags, *objects, "-o", str(program), "-pthread", "-lm"], check=True)
+    return program
+
+
+def run(*command: str) -> str:
+    # Leak detection traces the process, which containers often forbid.
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def is_x86() -> bool:
+    return os.uname().machine == "x86_64" and os.uname().sysname == "Linux"
+
+
+@pytest.mark.slow
+def test_every_variant_passes_the_c_test_under_sanitizers(tmp_path: pathlib.Path) -> None:
+    neon = os.uname().machine in ("aarch64", "arm64")
+    assert "ok" in run(str(build(tmp_path, COMPILER, "-O1", *SANITIZE, x86=is_x86(), neon=neon)))
+
+
+def test_the_scalar_variant_passes_the_c_test_under_sanitizers(tmp_path: pathlib.Path) -> None:
+    assert "scalar ok" in run(str(build(tmp_path, COMPILER, "-O1", *SANITIZE, x86=False)), "scalar")
+
+
+@pytest.mark.slow
+def test_the_threads_have_no_data_race(tmp_path: pathlib.Path) -> None:
+    flags = ("-O1", "-fsanitize=thread", "-DWITHOUT_FORK")
+    assert "scalar ok" in run(str(build(tmp_path, COMPILER, *flags, x86=False)), "scalar")
+
+
+@pytest.mark.slow
+def test_neon_passes_the_c_test_in_an_emulator(tmp_path: pathlib.Path) -> None:
+    emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if emulator is None:
+        pytest.skip("no emulator for it here")
+    program = build(tmp_path, shutil.which("aarch64-linux-gnu-gcc"), "-O2", "-static", x86=False, neon=True)
+    assert "neon ok" in run(emulator, str(program), "neon")
+
+
+def test_the_core_needs_no_python_header() -> None:
+    for path in CSRC.iterdir():
+        if path.name != "module.c":
+            assert "Python.h" not in path.read_text(encoding="utf-8")
