@@ -59,6 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
     parser.add_argument("--wide-layers", type=int, help="a synthetic checkpoint of the published widths instead")
+    parser.add_argument("--wide-experts", type=int, default=512, help="experts a layer of that")
     parser.add_argument("--directory", type=Path, help="where to write that (default: the temporary directory)")
     parser.add_argument("--share", type=float, default=0.25, help="of the experts, in slots")
     parser.add_argument("--pass-tokens", type=int, default=256)
@@ -68,7 +69,9 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     with ExitStack() as opened:
-        directory = options.model or wide_checkpoint(opened, options.wide_layers, options.directory)
+        directory = options.model or wide_checkpoint(
+            opened, options.wide_layers, options.wide_experts, options.directory
+        )
         builds = open_builds(opened, directory or demo_directory(), share=options.share, direct=options.direct)
         readings = measure(builds, [options.pass_tokens] * options.passes, rounds=options.rounds)
     medians = {
@@ -93,7 +96,13 @@ def main() -> None:
     values: dict[str, int | float] = {}
     for name, each in medians.items():
         values |= {f"{name} tokens_per_s": each.tokens_per_s, f"{name} read_bytes": each.read_bytes}
-    label = "demo" if directory is None else f"wide, {options.wide_layers} layers" if options.wide_layers else "given"
+    label = (
+        "demo"
+        if directory is None
+        else f"wide, {options.wide_layers} layers of {options.wide_experts} experts"
+        if options.wide_layers
+        else "given"
+    )
     settings: dict[str, int | float | str] = {
         "model": label,
         "share": options.share,
@@ -110,12 +119,12 @@ def main() -> None:
     )
 
 
-def wide_checkpoint(opened: ExitStack, layers: int | None, parent: Path | None) -> Path | None:
+def wide_checkpoint(opened: ExitStack, layers: int | None, experts: int, parent: Path | None) -> Path | None:
     """Write a synthetic checkpoint that is removed at the end; None when none is asked for."""
     if layers is None:
         return None
     directory = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=parent))) / "wide"
-    return write_synthetic(directory, widths(layers), 0, bits=4)
+    return write_synthetic(directory, {**widths(layers), "num_experts": experts}, 0, bits=4)
 
 
 def open_builds(opened: ExitStack, directory: Path, *, share: float, direct: bool) -> list[Build]:
