@@ -169,6 +169,8 @@ def test_a_correction_moves_logits_as_documented() -> None:
     u = (m - correction.mu[1]).astype(np.float16).astype(np.float64)
     wanted = z + u @ correction.a[1].astype(np.float64) @ correction.b[1].astype(np.float64) + correction.delta[1]
     assert np.allclose(np.asarray(applied), wanted, atol=2e-3)
+    on_host = TargetCorrection(correction, 1, Backend(kind="cpu", compute_dtype=mx.float32)).apply_on_host(m, z)
+    assert np.allclose(on_host, wanted, atol=2e-3)
 
 
 def test_a_correction_is_read_back_as_it_was_written(tmp_path: Path) -> None:

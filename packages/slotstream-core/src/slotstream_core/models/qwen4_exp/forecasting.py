@@ -19,7 +19,7 @@ import numpy as np
 
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.corrections import Correction
-from slotstream_core.experts.lookahead import Lookahead
+from slotstream_core.experts.lookahead import Logits, Lookahead
 from slotstream_core.options import Tap
 
 
@@ -34,19 +34,22 @@ class TargetLayer(Protocol):
 
 
 class TargetCorrection:
-    """One target's correction on the device.
+    """One target's correction.
 
-    On a CPU the factors are held as float32, which doubles their bytes and spares a conversion a layer; elsewhere as
-    float16, converted when used.
+    On a CPU it is applied by NumPy after the readback, from float32 factors: twice the bytes, but no conversion a layer
+    and no operation handed to MLX's thread. Elsewhere the device applies it, from float16 factors.
     """
 
     def __init__(self, correction: Correction, index: int, backend: Backend) -> None:
-        held = mx.float32 if backend.kind == "cpu" else mx.float16
+        self.on_host = backend.kind == "cpu"
+        held = mx.float32 if self.on_host else mx.float16
         self._a = mx.array(correction.a[index]).astype(held)
         self._b = mx.array(correction.b[index]).astype(held)
         self._mu = mx.array(correction.mu[index])
         self._delta = mx.array(correction.delta[index])
         mx.eval(self._a, self._b, self._mu, self._delta)
+        if self.on_host:
+            self._factors = [np.asarray(array) for array in (self._a, self._b, self._mu, self._delta)]
 
     @property
     def byte_count(self) -> int:
@@ -58,6 +61,12 @@ class TargetCorrection:
         centred = (mixed.astype(mx.float32) - self._mu).astype(mx.float16).astype(mx.float32)
         inner = centred @ self._a.astype(mx.float32)
         return logits + inner @ self._b.astype(mx.float32) + self._delta
+
+    def apply_on_host(self, mixed: Logits, logits: Logits) -> Logits:
+        """As `apply`, on the host; only where `on_host`."""
+        a, b, mu, delta = self._factors
+        corrected: Logits = logits + (mixed - mu).astype(np.float16).astype(np.float32) @ a @ b + delta
+        return corrected
 
 
 class Forecaster:
@@ -108,12 +117,22 @@ class Forecaster:
         finally:
             self.lookahead.end_pass(completed=completed)
 
-    def forecast(self, target: int, streams: mx.array) -> mx.array:
-        """The forecast logits of a layer from streams taken at the tap, float32 [T, experts]."""
+    def forecast(self, target: int, streams: mx.array) -> list[mx.array]:
+        """What to evaluate for a layer's forecast from streams taken at the tap; `finish` makes logits of it."""
         layer = self._layers[target]
         mixed = layer.expert_input(streams)
         logits = layer.router_logits(mixed)
-        return self._corrections[target - 1].apply(mixed, logits) if self._corrections else logits
+        if not self._corrections:
+            return [logits]
+        correction = self._corrections[target - 1]
+        return [logits, mixed] if correction.on_host else [correction.apply(mixed, logits)]
+
+    def finish(self, target: int, evaluated: Sequence[mx.array]) -> Logits:
+        """The forecast logits, float32 [T, experts], of what `forecast` returned, once it is evaluated."""
+        logits = np.asarray(evaluated[0])
+        if len(evaluated) == 1:
+            return logits
+        return self._corrections[target - 1].apply_on_host(np.asarray(evaluated[1]), logits)
 
     def has_layer(self, layer: int) -> bool:
         """Whether the model has such a layer."""
@@ -125,7 +144,7 @@ class ForecastPass:
 
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
-        self._logits: mx.array | None = None
+        self._pending: list[mx.array] = []
 
     def entering(self, layer: int, streams: mx.array) -> None:
         """See `PassWatch.entering`."""
@@ -138,17 +157,18 @@ class ForecastPass:
     def _take(self, tap: Tap, layer: int, streams: mx.array) -> None:
         if tap == self._forecaster.tap:
             target = layer + 1
-            self._logits = self._forecaster.forecast(target, streams) if self._forecaster.has_layer(target) else None
+            self._pending = self._forecaster.forecast(target, streams) if self._forecaster.has_layer(target) else []
 
     def routing(self, layer: int, x: mx.array) -> None:
         """See `PassWatch.routing`."""
 
     def arrays(self) -> list[mx.array]:
         """See `PassWatch.arrays`."""
-        return [] if self._logits is None else [self._logits]
+        return self._pending
 
     def requested(self, layer: int) -> None:
         """See `PassWatch.requested`."""
-        if self._logits is not None:
-            self._forecaster.lookahead.issue(layer, layer + 1, np.asarray(self._logits))
-            self._logits = None
+        if self._pending:
+            logits = self._forecaster.finish(layer + 1, self._pending)
+            self._pending = []
+            self._forecaster.lookahead.issue(layer, layer + 1, logits)
