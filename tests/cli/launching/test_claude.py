@@ -112,3 +112,11 @@ def test_a_tight_window_is_noted() -> None:
     assert CLAUDE.plan(situation(), served()).notes == ()
     (note,) = CLAUDE.plan(situation(), served(window_tokens=32_768)).notes
     assert "32,768" in note
+
+
+def test_a_servers_key_is_on_no_command_line() -> None:
+    plan = CLAUDE.plan(situation("-p", "hi"), served(token="k3y"))
+    (write,) = plan.files
+    assert plan.arguments == ("--settings", str(write.path), "-p", "hi")
+    assert json.loads(write.text)["env"]["ANTHROPIC_AUTH_TOKEN"] == "k3y"
+    assert "k3y" not in write.shown

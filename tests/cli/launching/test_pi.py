@@ -98,6 +98,14 @@ def test_a_file_that_is_right_already_is_not_written() -> None:
     assert plan(text=write.text).files == ()
 
 
+@pytest.mark.parametrize(("before", "after"), [("slotstream-local", "k3y"), ("my-own", "my-own")])
+def test_the_servers_key_replaces_our_placeholder_and_no_key_of_the_users(before: str, after: str) -> None:
+    text = json.dumps({"providers": {"slotstream": {"apiKey": before}}})
+    (write,) = plan(text=text, token="k3y").files
+    assert json.loads(write.text)["providers"]["slotstream"]["apiKey"] == after
+    assert after not in write.shown
+
+
 def test_a_provider_gets_the_model_beside_its_others() -> None:
     (write,) = plan(text='{"providers": {"slotstream": {"models": [{"id": "other"}]}}}').files
     models = json.loads(write.text)["providers"]["slotstream"]["models"]

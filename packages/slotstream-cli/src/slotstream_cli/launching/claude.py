@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 from slotstream_cli.launching.errors import AgentRefused, NotPlainJson
 from slotstream_cli.launching.json_text import ABSENT, JsonText
-from slotstream_cli.launching.plans import Download, LaunchPlan, ServedModel, Situation
+from slotstream_cli.launching.plans import LOCAL_TOKEN, Download, FileWrite, LaunchPlan, ServedModel, Situation
+from slotstream_cli.launching.redaction import redacted_json
 from slotstream_cli.launching.words import option_words
 
 PROVIDER_SWITCHES = tuple(
@@ -72,9 +75,16 @@ class ClaudeCode:
                 f"a window of {served.window_tokens:,} tokens leaves little room beside {self.title}'s instructions; "
                 f"`slotstream serve --max-context {ROOMY_WINDOW}` gives more, at the price of memory",
             )
+        files: tuple[FileWrite, ...] = ()
+        if served.token != LOCAL_TOKEN:  # other users can see command lines, so a real key goes by a private file
+            digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
+            path = situation.state / "claude" / f"settings-{digest}.json"
+            shown = json.dumps(redacted_json(json.loads(settings)), indent=2)
+            files, settings = (FileWrite(path=path, text=settings, shown=shown),), str(path)
         return LaunchPlan(
             arguments=("--settings", settings, *arguments),
             variables=variables,
+            files=files,
             removed=("ANTHROPIC_API_KEY", *PROVIDER_SWITCHES),
             notes=notes,
         )

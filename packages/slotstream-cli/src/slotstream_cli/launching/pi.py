@@ -8,7 +8,8 @@ from typing import Any
 
 from slotstream_cli.launching.errors import AgentRefused, NotPlainJson
 from slotstream_cli.launching.json_text import ABSENT, JsonText
-from slotstream_cli.launching.plans import Download, FileWrite, LaunchPlan, ServedModel, Situation
+from slotstream_cli.launching.plans import LOCAL_TOKEN, Download, FileWrite, LaunchPlan, ServedModel, Situation
+from slotstream_cli.launching.redaction import redacted_json
 from slotstream_cli.launching.words import has_option, option_value
 
 PROVIDER = "slotstream"
@@ -51,8 +52,8 @@ class Pi:
                 text = _with_provider(document, served).text
             except NotPlainJson as error:
                 raise _unusable(path, str(error)) from error
-        shown = JsonText(text).get("providers", PROVIDER)
-        write = FileWrite(path=path, text=text, shown=json.dumps({PROVIDER: shown}, indent=2, ensure_ascii=False))
+        entry = redacted_json({PROVIDER: JsonText(text).get("providers", PROVIDER)})
+        write = FileWrite(path=path, text=text, shown=json.dumps(entry, indent=2, ensure_ascii=False))
         return LaunchPlan(
             arguments=_arguments(situation.arguments, served.model),
             files=() if text == before else (write,),
@@ -114,7 +115,7 @@ def _with_provider(document: JsonText, served: ServedModel) -> JsonText:
     here = ["providers", PROVIDER]
     fresh = _provider(served)
     document = document.with_value([*here, "baseUrl"], fresh["baseUrl"]).with_value([*here, "api"], fresh["api"])
-    if document.get(*here, "apiKey") is ABSENT:
+    if document.get(*here, "apiKey") in (ABSENT, LOCAL_TOKEN):  # a key that the user put there stays
         document = document.with_value([*here, "apiKey"], fresh["apiKey"])
     for name, value in fresh["compat"].items():
         document = document.with_value([*here, "compat", name], value)

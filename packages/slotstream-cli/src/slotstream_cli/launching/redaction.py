@@ -10,7 +10,7 @@ from typing import Any
 
 from slotstream_cli.launching.plans import LOCAL_TOKEN
 
-__all__ = ["HIDDEN", "is_secret", "redacted_arguments", "redacted_value", "shown_command"]
+__all__ = ["HIDDEN", "is_secret", "redacted_arguments", "redacted_json", "redacted_value", "shown_command"]
 
 HIDDEN = "(hidden)"
 SECRETS = ("key", "token", "secret", "password", "passwd", "credential", "authorization", "cookie")
@@ -59,7 +59,7 @@ def _redacted_text(text: str) -> str:
     """Return a text with the secrets of its JSON, when it is a JSON object, or of an inline table hidden."""
     if text.lstrip().startswith("{"):
         try:
-            return json.dumps(_redacted(json.loads(text)), ensure_ascii=False)
+            return json.dumps(redacted_json(json.loads(text)), ensure_ascii=False)
         except (ValueError, RecursionError):
             pass
     return re.sub(
@@ -73,14 +73,15 @@ def _redacted_text(text: str) -> str:
     )
 
 
-def _redacted(value: Any) -> Any:
+def redacted_json(value: Any) -> Any:
+    """Return a JSON value with the secrets in it hidden."""
     if isinstance(value, Mapping):
         return {
             name: HIDDEN
             if is_secret(name) and not isinstance(inner, Mapping | list) and inner not in ("", LOCAL_TOKEN, None)
-            else _redacted(inner)
+            else redacted_json(inner)
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [_redacted(inner) for inner in value]
+        return [redacted_json(inner) for inner in value]
     return value
