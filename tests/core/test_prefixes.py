@@ -15,6 +15,7 @@ from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.prefixes.cache import CacheBudget
 from slotstream_core.prefixes.kept import KeptState, held_bytes
+from slotstream_core.testing import write_tiny_model
 from slotstream_planner import PlanRequest
 
 PASS = 256
@@ -347,6 +348,23 @@ def test_the_status_has_its_documented_keys(engine: Engine) -> None:
     assert status["max_tokens"] == engine.plan.retained_tokens
     assert status["held_tokens"] == 601 + 600 - 512
     assert status["charged_token_capacity"] >= status["held_tokens"]
+
+
+def test_the_draft_head_goes_on_with_its_conversation(tmp_path: Path) -> None:
+    directory = write_tiny_model(tmp_path / "drafting", draft=True)
+    first, replies = ids(600), []
+    second = [*first, *ids(120, seed=1)]
+    for request in (
+        PlanRequest(mtp="on"),
+        PlanRequest(mtp="on", prefix_cache="off", prefill_chunk=PASS),
+        PlanRequest(mtp="off"),
+    ):
+        with load(directory, request=request) as drafting:
+            ask(drafting, first, 4)
+            finished = ask(drafting, second, 16)
+            assert finished.usage.cached_tokens == (512 if drafting.memory.enabled else 0)
+            replies.append(finished.token_ids)
+    assert replies[0] == replies[1] == replies[2]
 
 
 def test_kept_states_are_read_only(engine: Engine) -> None:

@@ -101,6 +101,8 @@ def test_another_model_than_asked_is_noted() -> None:
 
 def test_a_new_server_gets_what_was_asked_with_every_digit() -> None:
     assert serve_arguments(wishes(), 80) == ["serve", "--port", "80", "--idle-exit", "30"]
+    keeping = serve_arguments(wishes(prefix_cache=Path("/r/prefix-cache")), 80)
+    assert keeping[-2:] == ["--prefix-cache-dir", "/r/prefix-cache"]
     asked = wishes(model="/m", max_context=65_536, memory_limit_gb=10.123456789, idle_exit_minutes=0.0)
     assert serve_arguments(asked, 80) == [
         *["serve", "--port", "80", "--model", "/m"],

@@ -55,6 +55,7 @@ def command(
     """
     if memory_gb is not None and memory_limit_gb is not None:
         raise click.UsageError("--memory-gb fixes the memory and --memory-limit-gb adapts it; give one of them")
+    from slotpack.catalog import root_directory
     from slotstream_cli.launching.background import Wishes
     from slotstream_cli.launching.catalog import find_agent
     from slotstream_cli.launching.driving import launch, pick_agent
@@ -68,5 +69,6 @@ def command(
         idle_exit_minutes=idle_exit,
         may_start=not no_start,
         any_window=allow_small_window,
+        prefix_cache=root_directory() / "prefix-cache",
     )
     launch(agent, arguments, wishes, port=port, dry_run=dry_run)

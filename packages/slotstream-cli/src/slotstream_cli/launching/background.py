@@ -38,6 +38,7 @@ class Wishes:
         idle_exit_minutes: How long it stays without clients and requests; 0 for ever.
         may_start: Whether a server may be started or restarted.
         any_window: Whether a window below the agent's minimum will do.
+        prefix_cache: Where a new server keeps conversations on disk, or None.
     """
 
     agent: Agent
@@ -48,6 +49,7 @@ class Wishes:
     idle_exit_minutes: float = 30.0
     may_start: bool = True
     any_window: bool = False
+    prefix_cache: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,7 @@ def serve_arguments(wishes: Wishes, port: int) -> list[str]:
         ("--memory-gb", wishes.memory_gb),
         ("--memory-limit-gb", wishes.memory_limit_gb),
         ("--idle-exit", wishes.idle_exit_minutes or None),
+        ("--prefix-cache-dir", wishes.prefix_cache),
     ):
         if value is not None:
             words += [option, f"{value:.15g}" if isinstance(value, float) else str(value)]
