@@ -10,12 +10,13 @@ export UV_PROJECT_ENVIRONMENT := .venv
 SYNC_cpu := sync --locked --quiet
 SYNC_cuda := sync --locked --quiet --extra cuda --no-install-package mlx-cpu
 
-.PHONY: help setup demo test test-slow test-agents check format lock docs bench clean
+.PHONY: help setup demo test test-native-off test-slow test-agents check format lock docs bench clean
 
 help:
 	@echo "make demo        run the main job on the demo model"
 	@echo "make test        run the tests"
 	@echo "make check       format, lint, types, spelling, lock and docs drift"
+	@echo "make test-native-off  the core tests without compiled layers, then with plain C"
 	@echo "make test-slow   the heavy proofs of docs/testing.md"
 	@echo "make test-agents run real coding agents at a scripted model"
 	@echo "make format      rewrite the sources in the house format"
@@ -40,6 +41,10 @@ demo: setup
 
 test: setup
 	$(RUN) -m pytest -q -n $(TEST_WORKERS)
+
+test-native-off: setup
+	SLOTSTREAM_NATIVE=0 $(RUN) -m pytest -q -n $(TEST_WORKERS) tests/core
+	SLOTSTREAM_NATIVE=scalar $(RUN) -m pytest -q -n $(TEST_WORKERS) tests/core
 
 test-slow: setup
 	$(RUN) -m pytest -q -m slow

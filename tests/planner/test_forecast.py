@@ -11,7 +11,7 @@ from slotstream_planner import ForecastError, Machine, PlanRequest, plan, publis
 from slotstream_planner.evidence import check_reports, reports_to_text
 from slotstream_planner.forecast import DecodeSetting, DiskSpeed, forecast_decode
 from slotstream_planner.hitcurves import HitCurve, RecordedProfile, published_curve, read_profile, write_profile
-from slotstream_planner.hosts import apple_host, host_for
+from slotstream_planner.hosts import CpuSpeed, apple_host, host_for
 from slotstream_planner.probing import probe_disk
 from slotstream_planner.speeds import forecast_plan
 from tests.planner.checkpoints import write_checkpoint
@@ -100,6 +100,21 @@ def test_a_linux_host_is_priced_by_its_cores_and_a_recording_replaces_the_guess(
     assert recorded.prompt_s == 0.01
     assert recorded.total_s == pytest.approx(0.5)
     assert recorded.evidence == "measured"
+
+
+def test_products_measured_on_a_processor_replace_the_guess_and_say_so() -> None:
+    machine = Machine(kind="linux", ram_bytes=64 * 2**30, available_bytes=None, working_set_bytes=None, cores=2)
+    guessed = host_for(GEOMETRY, machine, chip=None, profile=None)
+    slow, fast = (
+        host_for(
+            GEOMETRY, machine, chip=None, profile=None, cpu=CpuSpeed(flop_per_s=flops, label="the compiled products")
+        )
+        for flops in (3e9, 30e9)
+    )
+    assert slow.compute_s == pytest.approx(guessed.compute_s)
+    assert fast.compute_s == pytest.approx(slow.compute_s / 10)
+    assert (fast.evidence, guessed.evidence) == ("measured", "assumed")
+    assert "30.0 GFLOP/s" in fast.label
 
 
 def test_without_any_disk_figure_nothing_is_predicted() -> None:

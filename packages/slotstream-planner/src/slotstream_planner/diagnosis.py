@@ -12,6 +12,7 @@ from slotstream_planner.feasibility import Feasibility, find_largest_window
 from slotstream_planner.forecast import Forecast
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.hitcurves import RecordedProfile
+from slotstream_planner.hosts import CpuSpeed
 from slotstream_planner.machine import Machine
 from slotstream_planner.planning import MemoryPlan, plan, resolve_plan
 from slotstream_planner.probing import DiskProbe, probe_disk
@@ -143,6 +144,7 @@ def diagnose(
     directory: Path,
     probe_seconds: float = 8.0,
     chip: str | None = None,
+    cpu: CpuSpeed | None = None,
     profile: RecordedProfile | None = None,
 ) -> Diagnosis:
     """Plan, measure and forecast one model on one machine. Nothing is loaded.
@@ -154,6 +156,7 @@ def diagnose(
         directory: Where the model is or will be.
         probe_seconds: How long to measure the disk; 0 skips it.
         chip: The Apple chip, when known.
+        cpu: How fast products run here, when measured.
         profile: What the engine recorded of this model on this machine.
 
     Raises:
@@ -177,7 +180,7 @@ def diagnose(
             probe = probe_disk(directory, record_bytes=geometry.record_bytes, seconds=probe_seconds)
         except ForecastError as error:
             warnings.append(str(error))
-    speed = None if result is None else forecast_plan(result, probe, chip=chip, profile=profile)
+    speed = None if result is None else forecast_plan(result, probe, chip=chip, profile=profile, cpu=cpu)
     warnings += _warnings(result, request, disk, probe, speed)
     return Diagnosis(
         geometry=geometry,

@@ -17,7 +17,7 @@ from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.hitcurves import RecordedProfile
 from slotstream_planner.machine import Machine
 
-__all__ = ["APPLE_MEMORY_BANDWIDTH", "HostSpeed", "apple_host", "detect_chip", "host_for"]
+__all__ = ["APPLE_MEMORY_BANDWIDTH", "CpuSpeed", "HostSpeed", "apple_host", "detect_chip", "host_for"]
 
 APPLE_MEMORY_BANDWIDTH: Final[dict[str, float]] = {
     "M1": 68e9,
@@ -81,6 +81,19 @@ class HostSpeed:
         return self.compute_s + self.sync_s
 
 
+@dataclass(frozen=True, kw_only=True)
+class CpuSpeed:
+    """How fast the engine's products run on this machine's processor, measured.
+
+    Attributes:
+        flop_per_s: Of 4-bit products with one row of activations, weights read from memory.
+        label: What computes them.
+    """
+
+    flop_per_s: float
+    label: str
+
+
 def active_bytes(geometry: ModelGeometry) -> int:
     """Return the weight bytes one token touches: shared weights, less the embedding table, and its experts."""
     routed = geometry.layers * geometry.experts_per_token * geometry.record_bytes
@@ -105,7 +118,12 @@ def apple_host(geometry: ModelGeometry, chip: str) -> HostSpeed:
 
 
 def host_for(
-    geometry: ModelGeometry, machine: Machine, *, chip: str | None, profile: RecordedProfile | None
+    geometry: ModelGeometry,
+    machine: Machine,
+    *,
+    chip: str | None,
+    profile: RecordedProfile | None,
+    cpu: CpuSpeed | None = None,
 ) -> HostSpeed:
     """Return the best figure there is for a machine.
 
@@ -114,6 +132,7 @@ def host_for(
         machine: The machine.
         chip: An Apple chip's name, such as ``M4 Pro``; None when unknown.
         profile: What the engine measured here, if it did.
+        cpu: What a short probe measured here, for machines that compute on their processor.
     """
     sync_s = geometry.layers * _SYNC_S_PER_LAYER
     if profile is not None and profile.host_s_per_token is not None:
@@ -137,6 +156,15 @@ def host_for(
             evidence="assumed",
         )
     flops = 2 * active_bytes(geometry) / _PACKED_BYTES_PER_WEIGHT
+    if cpu is not None:
+        compute_s = flops / cpu.flop_per_s
+        return HostSpeed(
+            compute_s=compute_s,
+            prompt_s=compute_s,
+            sync_s=sync_s,
+            label=f"{cpu.flop_per_s / 1e9:.1f} GFLOP/s in one-row products, measured with {cpu.label}",
+            evidence="measured",
+        )
     compute_s = flops / (_CPU_FLOP_PER_S_PER_CORE * machine.cores)
     return HostSpeed(
         compute_s=compute_s,

@@ -13,7 +13,7 @@ from slotstream_planner.forecast import (
     forecast_prefill,
 )
 from slotstream_planner.hitcurves import RecordedProfile, curve_for
-from slotstream_planner.hosts import host_for
+from slotstream_planner.hosts import CpuSpeed, host_for
 from slotstream_planner.planning import MemoryPlan
 from slotstream_planner.probing import DiskProbe
 
@@ -51,6 +51,7 @@ def forecast_plan(
     disk: DiskSpeed | DiskProbe | None,
     *,
     chip: str | None = None,
+    cpu: CpuSpeed | None = None,
     profile: RecordedProfile | None = None,
 ) -> SpeedForecast | None:
     """Predict the speed of a plan.
@@ -59,6 +60,7 @@ def forecast_plan(
         plan: The plan.
         disk: A measured or known disk; None for none.
         chip: The Apple chip, when known.
+        cpu: How fast products run here, when measured.
         profile: What the engine recorded of this model on this machine.
 
     Returns:
@@ -68,7 +70,7 @@ def forecast_plan(
     if rate is None:
         return None
     geometry = plan.geometry
-    host = host_for(geometry, plan.machine, chip=chip, profile=profile)
+    host = host_for(geometry, plan.machine, chip=chip, profile=profile, cpu=cpu)
     curve = curve_for(geometry, profile)
     share = plan.pool_slots / geometry.total_experts
     setting = DecodeSetting(pool_share=share, drafts=plan.draft != "off", lookahead=plan.lookahead)

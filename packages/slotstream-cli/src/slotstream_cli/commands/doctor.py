@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from slotstream_cli.planning_options import make_request, memory_options
 if TYPE_CHECKING:
     from slotstream_planner import Machine, MemoryPlan
     from slotstream_planner.diagnosis import Diagnosis
+    from slotstream_planner.hosts import CpuSpeed
 
 _PUBLISHED_MODEL = "qwen3.8-flash-next:4bit"
 _PROBE_SECONDS = 8.0
@@ -71,6 +73,10 @@ def command(
         from slotstream_planner.diagnosis import diagnosis_to_text
 
         click.echo(diagnosis_to_text(diagnosis))
+        if not diagnosis.machine.is_simulated and diagnosis.machine.kind == "linux":
+            from slotstream_core.blas import forwarded_blas
+
+            click.echo(f"  dense products {forwarded_blas().describe()}")
         if now is not None:
             click.echo(
                 "  loaded now    run and serve of this version leave out images,\n"
@@ -104,8 +110,18 @@ def _diagnose(
         directory=directory,
         probe_seconds=probe_seconds,
         chip=detect_chip(),
+        cpu=_cpu_speed(machine) if probe_seconds else None,
         profile=profile,
     )
+
+
+def _cpu_speed(machine: Machine) -> CpuSpeed | None:
+    """Measure the compiled products on a machine that computes with them."""
+    if machine.is_simulated or machine.kind != "linux":
+        return None
+    from slotstream_core.native.probing import probe_products
+
+    return probe_products(os.environ)
 
 
 def _loaded_now(diagnosis: Diagnosis) -> MemoryPlan | None:
