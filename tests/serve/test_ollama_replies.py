@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from slotstream_serve.dialects.base import Answer
-from slotstream_serve.dialects.ollama.dialect import Ollama
+from slotstream_serve.dialects.ollama.dialect import API_VERSION, Ollama
 from slotstream_serve.dialects.ollama.encoding import OllamaEncoder
 from slotstream_serve.errors import Failure, Refused
 from slotstream_serve.reply import FinishReason, ReplyEvent
@@ -262,7 +262,8 @@ def test_what_this_server_does_not_do_says_what_to_do_instead(path: str, status:
 
 
 def test_the_version_is_the_servers_own() -> None:
-    assert answer("/api/version").body == {"version": "0.1.0"}
+    expected = {"version": API_VERSION, "server": "slotstream", "server_version": "0.1.0"}
+    assert answer("/api/version").body == expected
 
 
 def test_an_image_capable_model_says_so() -> None:

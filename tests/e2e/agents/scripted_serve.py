@@ -61,17 +61,28 @@ def _writing(tools: frozenset[str], path: str) -> str:
         return tool_call("Write", {"file_path": path, "content": f"{LINE}\n"})
     if "write_file" in tools:
         return tool_call("write_file", {"path": path, "content": f"{LINE}\n"})
-    return tool_call("write", {"path": path, "filePath": path, "content": f"{LINE}\n"})
+    if "write" in tools:
+        return tool_call("write", {"path": path, "filePath": path, "content": f"{LINE}\n"})
+    return _running(tools, f"echo '{LINE}' > {path}")
 
 
 def _reading(tools: frozenset[str], path: str) -> str:
-    if "exec_command" in tools:
-        return tool_call("exec_command", {"cmd": f"cat {path}"})
     if "Read" in tools:
         return tool_call("Read", {"file_path": path})
     if "read_file" in tools:
         return tool_call("read_file", {"path": path})
-    return tool_call("read", {"path": path, "filePath": path})
+    if "read" in tools:
+        return tool_call("read", {"path": path, "filePath": path})
+    return _running(tools, f"cat {path}")
+
+
+def _running(tools: frozenset[str], line: str) -> str:
+    """Call the tool that runs a line of shell, whatever a version of Codex names it for this model."""
+    if "exec_command" in tools:
+        return tool_call("exec_command", {"cmd": line})
+    if "shell_command" in tools:
+        return tool_call("shell_command", {"command": line})
+    return tool_call("shell", {"command": ["bash", "-c", line]})
 
 
 class CapableEngine(ScriptedEngine):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from slotstream_core.testing import write_tiny_model
@@ -124,3 +125,26 @@ def test_an_agent_writes_a_file_reads_it_back_and_a_second_session_reuses_its_in
     calls = [entry for entry in workplace.generations()[before:] if entry["finish"] == "tool_calls"]
     assert calls[0]["cached_tokens"] > calls[0]["prompt_tokens"] / 2, calls[0]
     assert {entry["status"] for entry in workplace.generations()} == {200}
+
+
+@pytest.mark.parametrize(
+    "workplace", [agent for agent in AGENTS if agent.name == "codex"], indirect=True, ids=["codex"]
+)
+def test_codex_takes_the_server_for_its_local_ollama(workplace: Workplace, tmp_path: Path) -> None:
+    """`codex --oss` asks for the version and the list of models before it uses one; nothing is launched for it."""
+    directory = tmp_path / "oss"
+    directory.mkdir()
+    served = httpx.get(f"http://127.0.0.1:{workplace.port}/api/tags", trust_env=False).json()["models"][0]["name"]
+    command = ["codex", *workplace.agent.words, "--oss", "--local-provider", "ollama", "-m", served]
+    done = subprocess.run(
+        [*command, TASK.format(path=directory / "hello.txt", line=LINE)],
+        cwd=directory,
+        env={**workplace.environment, "CODEX_OSS_BASE_URL": f"http://127.0.0.1:{workplace.port}/v1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=AGENT_WITHIN_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (directory / "hello.txt").read_text() == f"{LINE}\n"
+    assert f"The file holds exactly: {LINE}" in done.stdout

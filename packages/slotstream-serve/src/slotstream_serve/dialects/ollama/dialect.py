@@ -18,6 +18,10 @@ from slotstream_serve.errors import Failure
 CHAT_PATH, GENERATE_PATH = "/api/chat", "/api/generate"
 
 
+API_VERSION = "0.13.4"
+"""The Ollama whose API these routes follow. Clients ask for it to learn what they may send, such as `codex --oss`."""
+
+
 class Ollama:
     """Chat, generate, and the routes that describe the model."""
 
@@ -29,7 +33,7 @@ class Ollama:
         """Prepare the routes.
 
         Args:
-            version: What `/api/version` answers.
+            version: This server's, which `/api/version` names beside the version of the API.
         """
         self._version = version
         self.info_routes: Sequence[InfoRoute] = (
@@ -60,4 +64,4 @@ class Ollama:
         return error_body(failure)
 
     def _show_version(self, _body: JsonObject, _context: RequestContext) -> Answer:
-        return Answer(body={"version": self._version})
+        return Answer(body={"version": API_VERSION, "server": "slotstream", "server_version": self._version})
