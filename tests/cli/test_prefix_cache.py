@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from slotstream_cli.main import main
 from slotstream_cli.serving import DiskOptions, ServeOptions, open_engine
-from slotstream_core.errors import DirectoryInUse
 from slotstream_core.persistence.locking import DirectoryLock
 from slotstream_core.testing import write_tiny_model
 from slotstream_planner import PlanRequest
@@ -107,7 +106,7 @@ def serve_options(directory: Path) -> ServeOptions:
     )
 
 
-def test_a_server_runs_without_a_directory_it_cannot_read_and_says_how_to_go_on(
+def test_a_server_runs_without_a_directory_it_cannot_have_and_says_how_to_go_on(
     directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = write_tiny_model(tmp_path / "model")
@@ -116,8 +115,12 @@ def test_a_server_runs_without_a_directory_it_cannot_read_and_says_how_to_go_on(
         assert engine.prefix_status()["persistent"] is None
     assert f"slotstream prefix-cache --dir {directory} --clear" in caplog.text
     (directory / "blocked.slotseg").rmdir()
-    with DirectoryLock(directory), pytest.raises(DirectoryInUse):
-        open_engine(model, serve_options(directory), logging.getLogger("test"))
+    with (
+        DirectoryLock(directory),
+        open_engine(model, serve_options(directory), logging.getLogger("test")) as engine,
+    ):
+        assert engine.prefix_status()["persistent"] is None
+    assert "in use by another process" in caplog.text
     with open_engine(model, serve_options(directory), logging.getLogger("test")) as engine:
         assert engine.prefix_status()["persistent"]["removed_at_start"]["foreign"] == 2
 
@@ -126,3 +129,16 @@ def test_a_directory_and_no_cache_at_all_contradict_each_other(tmp_path: Path) -
     result = CliRunner().invoke(main, ["serve", "--no-prefix-cache", "--prefix-cache-dir", str(tmp_path)])
     assert result.exit_code == 2
     assert "give one" in result.output
+
+
+def test_switched_off_by_the_environment_the_directory_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers that launch starts always get a directory."""
+    started: list[ServeOptions] = []
+    monkeypatch.setattr("slotstream_cli.serving.serve_model", started.append)
+    monkeypatch.setenv("SLOTSTREAM_PREFIX_CACHE", "0")
+    result = CliRunner().invoke(main, ["serve", "--prefix-cache-dir", str(tmp_path)])
+    assert result.exit_code == 0
+    assert f"nothing is kept in {tmp_path}" in result.stderr
+    assert [options.disk for options in started] == [None]

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -169,6 +169,17 @@ def test_a_dry_run_writes_and_starts_nothing(invoke: Invoke, desk: Desk, monkeyp
     assert "--api-key '(hidden)'" in said
     assert sorted(desk.home.rglob("*")) == before
     assert not desk.root.exists()
+
+
+def test_conversations_are_kept_under_a_relative_root_as_seen_from_here(
+    invoke: Invoke, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server in the background runs in another directory."""
+    monkeypatch.chdir(desk.home)
+    here = replace(desk, root=Path("kept here"))
+    code, said = invoke_launch(invoke, here, monkeypatch, "--allow-small-window", "--dry-run", "pi")
+    assert code == 0
+    assert f"--prefix-cache-dir '{desk.home}/kept here/prefix-cache'" in said
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from types import FrameType
 from slotstream_cli.locking import held_alone
 from slotstream_cli.models import DEMO_NAME, PUBLISHED_NAME, PUBLISHED_NAMES, ModelChoice, choose_model
 from slotstream_core.engine import Engine, load
-from slotstream_core.errors import InaccessibleFile
+from slotstream_core.errors import DirectoryInUse, InaccessibleFile
 from slotstream_core.persistence.directory import DAY_S, PersistentOptions
 from slotstream_planner import PlanRequest
 from slotstream_serve.dialects.catalog import all_dialects
@@ -83,10 +83,11 @@ class ServeOptions:
 
 
 def open_engine(directory: Path, options: ServeOptions, log: logging.Logger) -> Engine:
-    """Load the model, with the conversations on disk when there are any; without them when a file cannot be read.
+    """Load the model, with the conversations on disk when there are any and they can be used.
+
+    Without them, after a line in the log, when another process uses their directory or a file cannot be read.
 
     Raises:
-        DirectoryInUse: Another process uses the directory of kept conversations.
         SlotstreamError: The model cannot be loaded.
     """
     engine = load(directory, request=options.request)
@@ -94,6 +95,8 @@ def open_engine(directory: Path, options: ServeOptions, log: logging.Logger) -> 
         return engine
     try:
         engine.keep_on_disk(options.disk.persistent())
+    except DirectoryInUse as error:
+        log.warning("%s; until then conversations are kept in memory only", error)
     except InaccessibleFile as error:
         log.warning(
             "%s, or clear the directory (slotstream prefix-cache --dir %s --clear) and restart the server; "

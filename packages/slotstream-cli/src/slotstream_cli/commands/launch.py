@@ -69,6 +69,6 @@ def command(
         idle_exit_minutes=idle_exit,
         may_start=not no_start,
         any_window=allow_small_window,
-        prefix_cache=root_directory() / "prefix-cache",
+        prefix_cache=root_directory().absolute() / "prefix-cache",
     )
     launch(agent, arguments, wishes, port=port, dry_run=dry_run)

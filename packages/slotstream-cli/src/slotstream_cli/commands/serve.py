@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from slotstream_cli.planning_options import make_size_request, size_options
 from slotstream_serve.defaults import DEFAULT_PORT
@@ -102,7 +103,10 @@ def command(
     from slotstream_cli.serving import DiskOptions, ServeOptions, serve_model
 
     if prefix_cache_dir is not None and not prefix_cache:
-        raise click.UsageError("--prefix-cache-dir keeps conversations and --no-prefix-cache keeps none; give one")
+        if click.get_current_context().get_parameter_source("prefix_cache") is not ParameterSource.ENVIRONMENT:
+            raise click.UsageError("--prefix-cache-dir keeps conversations and --no-prefix-cache keeps none; give one")
+        click.echo(f"nothing is kept in {prefix_cache_dir}: SLOTSTREAM_PREFIX_CACHE switches it off", err=True)
+        prefix_cache_dir = None
     disk = None
     if prefix_cache_dir is not None:
         disk = DiskOptions(
