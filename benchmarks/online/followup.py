@@ -29,6 +29,7 @@ from slotstream_core.events import Finished
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.decoding import PromptReader
 from slotstream_core.generation.sampling import GREEDY
+from slotstream_core.generation.sharing import spare_tokens
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.persistence.directory import PersistentOptions
 from slotstream_core.prefixes.boundaries import resume_pass_tokens
@@ -80,7 +81,8 @@ def read_only(loaded: LoadedModel, ids: Sequence[int]) -> float:
     """Return the seconds to read a prompt in the passes of kept conversations, keeping nothing."""
     started = time.perf_counter()
     passes = resume_pass_tokens(loaded.plan.prefill_chunk, keeps=True)
-    reader = PromptReader(loaded.model, loaded.model.new_state(), ids, passes, group_tokens=loaded.plan.prefill_chunk)
+    spare = spare_tokens(loaded.plan, pass_tokens=passes, unread_tokens=len(ids)) if loaded.experts.shares_reads else 0
+    reader = PromptReader(loaded.model, loaded.model.new_state(), ids, passes, extra_tokens=spare)
     for _ in reader.passes(CancelToken()):
         pass
     return time.perf_counter() - started
@@ -138,7 +140,7 @@ def main() -> None:
                 plain,
                 arguments.tokens + number * STEP_TOKENS,
                 times,
-                PersistentOptions(directory=Path(folder)),
+                PersistentOptions(directory=Path(folder) / str(number)),  # the conversations begin alike
             )
     values = {name: statistics.median(each) for name, each in vars(times).items() if name != "read_again"}
     ratios = [cold_s / warm_s for cold_s, warm_s in zip(times.cold_s, times.follow_up_s, strict=True)]
