@@ -13,6 +13,7 @@ Below `~/.slotstream`, or the directory that `SLOTSTREAM_ROOT_DIR` names:
 |---|---|
 | `models/` | downloaded and unpacked models |
 | `profiles/` | what `slotstream calibrate` measured on this machine, by model |
+| `warm/` | which experts were used most, by checkpoint, for the next start ([streaming](streaming.md)) |
 | `chat-history` | the lines typed into `slotstream chat` |
 | `launch/server-PORT.json` | the server a launch started on a port: its process, when that began, its log |
 | `launch/start-PORT.lock` | held while a launch may start a server on that port |

@@ -14,7 +14,7 @@ import click
 
 from slotpack.catalog import root_directory
 from slotstream_cli.locking import held_alone
-from slotstream_cli.models import choose_model
+from slotstream_cli.models import choose_model, warm_directory
 from slotstream_cli.report import rate
 from slotstream_cli.running import cancelled_by_interrupt
 from slotstream_core.engine import load
@@ -234,7 +234,10 @@ def chat_at_terminal(options: ChatOptions) -> None:
     choice = choose_model(options.model)
     if choice.note:
         _say(choice.note)
-    with held_alone(choice.directory), load(choice.directory, request=options.request) as engine:
+    with (
+        held_alone(choice.directory),
+        load(choice.directory, request=options.request, warm_directory=warm_directory()) as engine,
+    ):
         _say(f"{choice.name}, window {engine.window_tokens:,} tokens; /help lists commands, Ctrl-D leaves")
         chat = Chat(engine, options)
         with _history(root_directory() / "chat-history"):

@@ -40,6 +40,11 @@ def is_installed(directory: Path) -> bool:
     return (directory / "config.json").is_file()
 
 
+def warm_directory() -> Path:
+    """Return the directory that keeps, by checkpoint, which experts were used most."""
+    return catalog.root_directory() / "warm"
+
+
 def choose_model(value: str | None) -> ModelChoice:
     """Return the model for a `--model` value: a name, a directory, or nothing.
 

@@ -16,7 +16,7 @@ import click
 
 from slotstream_cli.files import write_text_atomically
 from slotstream_cli.locking import held_alone
-from slotstream_cli.models import choose_model
+from slotstream_cli.models import choose_model, warm_directory
 from slotstream_cli.report import RunReport
 from slotstream_core.engine import load
 from slotstream_core.errors import GenerationCancelled
@@ -73,7 +73,7 @@ def answer_once(options: RunOptions) -> None:
     with (
         held_alone(choice.directory),
         cancelled_by_interrupt(cancel) as interrupts,
-        load(choice.directory, request=options.request) as engine,
+        load(choice.directory, request=options.request, warm_directory=warm_directory()) as engine,
     ):
         report = RunReport(model=choice.name, engine=engine)
         report.opening()

@@ -11,7 +11,14 @@ from pathlib import Path
 from types import FrameType
 
 from slotstream_cli.locking import held_alone
-from slotstream_cli.models import DEMO_NAME, PUBLISHED_NAME, PUBLISHED_NAMES, ModelChoice, choose_model
+from slotstream_cli.models import (
+    DEMO_NAME,
+    PUBLISHED_NAME,
+    PUBLISHED_NAMES,
+    ModelChoice,
+    choose_model,
+    warm_directory,
+)
 from slotstream_core.engine import Engine, load
 from slotstream_core.errors import DirectoryInUse, InaccessibleFile
 from slotstream_core.persistence.directory import DAY_S, PersistentOptions
@@ -90,7 +97,7 @@ def open_engine(directory: Path, options: ServeOptions, log: logging.Logger) -> 
     Raises:
         SlotstreamError: The model cannot be loaded.
     """
-    engine = load(directory, request=options.request)
+    engine = load(directory, request=options.request, warm_directory=warm_directory())
     if options.disk is None:
         return engine
     try:

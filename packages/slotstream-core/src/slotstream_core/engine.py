@@ -33,13 +33,21 @@ from slotstream_planner import MemoryPlan, PlanRequest
 MAX_REPLY_TOKENS = 32_768
 
 
-def load(path: str | Path, plan: MemoryPlan | None = None, *, request: PlanRequest | None = None) -> Engine:
+def load(
+    path: str | Path,
+    plan: MemoryPlan | None = None,
+    *,
+    request: PlanRequest | None = None,
+    warm_directory: Path | None = None,
+) -> Engine:
     """Load a checkpoint and return an engine that owns its files and memory.
 
     Args:
         path: The checkpoint directory.
         plan: The memory plan to load under, from `slotstream_planner.plan`; made for this machine when not given.
         request: What the plan should achieve, when it is made here.
+        warm_directory: Where to keep which experts were used most, to start with those the next time; None keeps
+            nothing.
 
     Raises:
         CheckpointError: The directory cannot be used as a model.
@@ -50,7 +58,7 @@ def load(path: str | Path, plan: MemoryPlan | None = None, *, request: PlanReque
     """
     directory = Path(path)
     with ExitStack() as opened:
-        loaded = opened.enter_context(load_model(directory, plan, request=request))
+        loaded = opened.enter_context(load_model(directory, plan, request=request, warm_directory=warm_directory))
         config = loaded.checkpoint.config
         tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
         template = ChatTemplate.from_directory(directory)

@@ -27,6 +27,7 @@ from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
 from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
 from slotstream_core.experts.stats import ExpertStats, Waited
+from slotstream_core.experts.uses import RecordUses, read_uses, uses_path, write_uses
 from slotstream_core.generation.draft_depth import DepthPolicy
 from slotstream_core.memory import cap_buffer_cache
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
@@ -102,6 +103,7 @@ def load_model(
     *,
     request: PlanRequest | None = None,
     options: EngineOptions | None = None,
+    warm_directory: Path | None = None,
 ) -> LoadedModel:
     """Load a checkpoint.
 
@@ -110,6 +112,8 @@ def load_model(
         memory_plan: The plan to load under; made here for this machine when not given.
         request: What a plan made here should achieve.
         options: What may be used; the environment's when not given.
+        warm_directory: Where to keep, from one run to the next, which experts were used most, and to start with those;
+            None keeps nothing.
 
     Raises:
         CheckpointError: The directory cannot be used as a model.
@@ -162,6 +166,8 @@ def load_model(
             )
         )
         forecaster = _look_ahead(checkpoint, model, experts, backend, memory_plan, options) if reads_ahead else None
+        if warm_directory is not None and options.warm_start != "off":
+            _start_warm(warm_directory, experts, options, resources)
         return LoadedModel(
             checkpoint=checkpoint,
             experts=experts,
@@ -172,6 +178,28 @@ def load_model(
             depths=choose_depths(memory_plan, options),
             resources=resources.pop_all(),
         )
+
+
+def _start_warm(directory: Path, experts: StreamedExperts, options: EngineOptions, resources: ExitStack) -> None:
+    """Fill the pool with what earlier runs used most, in the background, and keep the uses of this one at its end."""
+    layout, pool = experts.layout, experts.pool
+    try:
+        path = uses_path(directory, layout)
+    except OSError as error:
+        logger.info("the pool starts cold: %s", error)
+        return
+    earlier = read_uses(path, layout) or RecordUses(counts=(0,) * layout.record_count)
+
+    def keep() -> None:
+        later = pool.uses
+        if any(later):
+            write_uses(path, earlier.plus(later))
+
+    resources.callback(keep)
+    # In a smaller pool the prompt evicts most of what was brought before a reply could use it.
+    worthwhile = 2 * pool.slot_count >= layout.record_count or options.warm_start == "on"
+    if worthwhile and (records := earlier.most_used(layout.expert_count)):
+        experts.warm(records, budget_s=options.warm_budget_s)
 
 
 def _look_ahead(

@@ -12,6 +12,7 @@ from slotstream_core.generation.draft_depth import DEPTH_LIMIT
 
 AheadSwitch = Literal["plan", "off"]
 Tap = Literal["boundary", "attention"]
+WarmSwitch = Literal["auto", "on", "off"]
 
 LOOKAHEAD_VARIABLE = "SLOTSTREAM_OPT_EXPERT_PREFETCH"
 DEPTH_VARIABLE = "SLOTSTREAM_DRAFT_DEPTH"
@@ -20,6 +21,9 @@ TAP_VARIABLE = "SLOTSTREAM_EXPERT_PREFETCH_TAP"
 SWEEP_VARIABLE = "SLOTSTREAM_SWEEP"
 ADMIT_VARIABLE = "SLOTSTREAM_SWEEP_ADMIT"
 GROUP_VARIABLE = "SLOTSTREAM_EXPERT_LOAD_BATCH"
+WARM_VARIABLE = "SLOTSTREAM_WARM_START"
+
+WARM_BUDGET_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +37,9 @@ class EngineOptions:
         draft_depth: Most tokens to draft for one pass, 1 to 16; None for the default.
         row_invariant: Whether speculative tokens must equal plain ones to the last bit of every logit.
         sweep: Whether and how prompt passes of many rows go expert by expert.
+        warm_start: Whether uses are kept, and a pool filled by them, where a directory for that is given; auto fills
+            pools of at least half the experts only.
+        warm_budget_s: How long filling the pool may take when nothing is asked meanwhile.
     """
 
     lookahead: AheadSwitch = "plan"
@@ -40,6 +47,8 @@ class EngineOptions:
     draft_depth: int | None = None
     row_invariant: bool = False
     sweep: SweepOptions = SWEEPING
+    warm_start: WarmSwitch = "auto"
+    warm_budget_s: float = WARM_BUDGET_S
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> EngineOptions:
@@ -62,6 +71,7 @@ class EngineOptions:
             draft_depth=_depth(environment.get(DEPTH_VARIABLE, "")),
             row_invariant=exact == "1",
             sweep=sweep,
+            warm_start=cast(WarmSwitch, _choice(environment, WARM_VARIABLE, {"0": "off", "1": "on"}) or "auto"),
         )
 
 

@@ -80,6 +80,7 @@ class SlotPool:
         self._reader = reader
         self._totals = dict.fromkeys(ExpertStats.__dataclass_fields__, 0.0)
         self._checked: set[int] = set()
+        self._uses = [0] * self.layout.record_count
         self._start_empty(slot_count)
 
     def _start_empty(self, slot_count: int) -> None:
@@ -98,6 +99,7 @@ class SlotPool:
         self._batches: list[_Loading] = []
         self._tickets: dict[int, _Loading] = {}  # keys of records read ahead that nobody asked for yet
         self._lent: set[int] = set()
+        self._warmed: set[int] = set()  # keys of published records of a warm start that nobody asked for yet
 
     @property
     def reader(self) -> ExpertReader:
@@ -123,6 +125,11 @@ class SlotPool:
     def lent_count(self) -> int:
         """Slots that are lent."""
         return len(self._lent)
+
+    @property
+    def uses(self) -> tuple[int, ...]:
+        """How many requests asked for each record since the pool was made, by layer * experts a layer + expert."""
+        return tuple(self._uses)
 
     @property
     def stats(self) -> ExpertStats:
@@ -351,6 +358,18 @@ class SlotPool:
         self._let_go(slot)
         return other
 
+    def publish_lent(self, layer: int, expert: int, slot: int) -> None:
+        """Publish the complete record in a lent slot, which is lent no longer. It is among the first to go.
+
+        Nothing may have been requested since the slot was lent, so that the record is neither resident nor being read.
+        """
+        (key,) = self._keys(layer, [expert])
+        self._publish(key, slot)
+        self._warmed.add(key)
+        self._totals["warmed"] += 1
+        self._lent.remove(slot)
+        self._let_go(slot)
+
     def touch(self, layer: int, experts: Sequence[int]) -> None:
         """Mark those of some experts that are resident as just used."""
         for key in self._keys(layer, experts):
@@ -392,6 +411,7 @@ class SlotPool:
         waits: list[_Loading] = []
         missing: list[int] = []
         for key in distinct:  # hold every hit before any victim is chosen
+            self._uses[key] += 1
             slot = self._slot_of.get(key, UNMAPPED)
             if slot == UNMAPPED:
                 loading = self._reading.get(key)
@@ -415,6 +435,9 @@ class SlotPool:
             records.append(Record(layer, expert, slot, key not in self._checked))
         if records:
             waits.append(self._load(tuple(missing), records))
+        if self._warmed and (used := self._warmed.intersection(distinct)):
+            self._warmed -= used
+            self._totals["warm_used"] += len(used)
         self._totals["requests"] += 1
         self._totals["hits"] += len(distinct) - len(missing)
         self._totals["misses"] += len(missing)
@@ -446,6 +469,7 @@ class SlotPool:
         if slot is None:
             raise PoolError(f"every one of the {self.slot_count} slots is held; release a lease first")
         del self._slot_of[self._key_of[slot]]
+        self._warmed.discard(self._key_of[slot])
         self._key_of[slot] = UNMAPPED
         self._totals["evictions"] += 1
         return slot
@@ -564,6 +588,7 @@ class SlotPool:
         for slot, key in enumerate(self._key_of):
             if key != UNMAPPED and not self._holds[slot]:
                 del self._slot_of[key]
+                self._warmed.discard(key)
                 self._key_of[slot] = UNMAPPED
                 self._clock.forget(slot)
                 self._free.append(slot)

@@ -70,7 +70,8 @@ class ExpertReader:
         self._closed = False
         # No segment exceeds this: merging stops at MERGE_BYTES. Blocks around it may add one at either end.
         largest = max(kind.disk_bytes for kind in source.layout.kinds)
-        scratch = _scratch(self.memory, lane_count, max(MERGE_BYTES, largest) + 2 * source.alignment)
+        self._scratch_bytes = max(MERGE_BYTES, largest) + 2 * source.alignment
+        scratch = _scratch(self.memory, lane_count, self._scratch_bytes)
         self.ahead_scratch_bytes = min(max(MERGE_BYTES, largest), source.layout.record_bytes) + 2 * source.alignment
         ahead_scratch = _scratch(self.memory, ahead_lane_count, self.ahead_scratch_bytes)
         self._lanes = [
@@ -112,6 +113,10 @@ class ExpertReader:
         self._outstanding.add(batch)
         for job in batch.waiting_jobs():
             self._ahead_jobs.put((batch, job))
+
+    def extra_scratch(self, count: int) -> list[Bytes]:
+        """Return scratch for threads beside the lanes that run the batches of `prepare` themselves."""
+        return _scratch(self.memory, count, self._scratch_bytes)
 
     def close(self) -> None:
         """Skip queued reads and end the lanes. Waits at most a few seconds for a disk that does not answer."""

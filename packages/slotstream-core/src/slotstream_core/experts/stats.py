@@ -42,6 +42,9 @@ class ExpertStats:
         swept_records: Records such passes read, in time or ahead.
         swept_in_vain: Those of them that were read ahead and then not needed.
         admitted: Records of a prompt's last pass that moved into the pool.
+        warmed: Records that a warm start brought before the first request.
+        warm_used: Those of them that were asked for while they were there.
+        warm_bytes: Bytes a warm start read; not part of `bytes_read`, which requests caused.
     """
 
     requests: int = 0
@@ -61,6 +64,9 @@ class ExpertStats:
     swept_records: int = 0
     swept_in_vain: int = 0
     admitted: int = 0
+    warmed: int = 0
+    warm_used: int = 0
+    warm_bytes: int = 0
     read_s: float = 0.0
     wait_s: float = 0.0
 

@@ -15,6 +15,7 @@ from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.experts.stacks import ExpertArrays
 from slotstream_core.experts.stats import ExpertStats
 from slotstream_core.experts.sweeping import SWEEPING, ExpertSweep, SweepOptions, ring_size
+from slotstream_core.experts.warming import Warming
 
 logger = logging.getLogger("slotstream.experts")
 
@@ -47,6 +48,7 @@ class StreamedExperts:
         self.layout = source.layout
         self._sweeping = sweeping
         self._sweep: ExpertSweep | None = None
+        self._warming: Warming | None = None
         self._places: dict[int, mx.array] = {}
         self._residents: list[PoolLease] = []
         self._reader = ExpertReader(source, lane_count=lane_count, ahead_lane_count=ahead_lane_count, memory=memory)
@@ -64,7 +66,35 @@ class StreamedExperts:
 
     def close(self) -> None:
         """End the lanes. Further requests that must read are refused."""
+        self.end_warming()
         self._reader.close()
+
+    def warm(self, records: Sequence[tuple[int, int]], *, budget_s: float) -> None:
+        """Start reading records into unused slots and return at once; the first use of the pool ends that.
+
+        Args:
+            records: (layer, expert), most useful first; those beyond the unused slots are left out.
+            budget_s: No read begins later than this after the call.
+
+        Raises:
+            PoolError: A record that does not exist.
+        """
+        self.end_warming()
+        resident = self.pool.contents()
+        wanted = [record for record in dict.fromkeys(records) if record not in resident]
+        self._warming = Warming(self.pool, wanted, budget_s=budget_s)
+
+    def finish_warming(self) -> None:
+        """Wait until what `warm` started is read or its time is over, and publish it."""
+        if self._warming is not None:
+            self._warming.finish()
+            self.end_warming()
+
+    def end_warming(self) -> None:
+        """Stop what `warm` started and publish what arrived. Waits for the few reads under way at most."""
+        if self._warming is not None:
+            warming, self._warming = self._warming, None
+            warming.settle()
 
     @property
     def group_limit(self) -> int:
@@ -85,6 +115,7 @@ class StreamedExperts:
 
     def places(self, layer: int) -> mx.array | None:
         """See `Experts.places`: given once every expert of the model has a slot of its own and this layer is loaded."""
+        self.end_warming()
         if self.pool.slot_count < self.layout.record_count:
             return None
         places = self._places.get(layer)
@@ -113,6 +144,7 @@ class StreamedExperts:
                 f"{self.layout.record_count} experts do not fit in {self.pool.slot_count} slots; "
                 "give the pool a slot for every expert or let them stream"
             )
+        self.end_warming()
         for layer in range(self.layout.layer_count):
             lease = self.pool.request(layer, range(self.layout.expert_count))
             lease.wait()
@@ -131,6 +163,7 @@ class StreamedExperts:
 
     def open_sweep(self, *, ends_prompt: bool) -> ExpertSweep | None:
         """See `Experts.open_sweep`: None when every expert has a slot, the pool is tiny, or sweeps are switched off."""
+        self.end_warming()
         if not self._sweeping.enabled or not self._sweeps:
             return None
         admits = ends_prompt and self._sweeping.admits
@@ -144,10 +177,12 @@ class StreamedExperts:
 
     def request(self, layer: int, experts: Sequence[int]) -> PoolLease:
         """See `Experts.request`."""
+        self.end_warming()
         return self.pool.request(layer, experts)
 
     def resize(self, slot_count: int) -> None:
         """Change the pool's size between requests; see `SlotPool.resize`."""
+        self.end_warming()
         for lease in self._residents:
             lease.release()
         self._residents.clear()

@@ -1,0 +1,137 @@
+"""The first tokens after a start: a cold pool, one filled while the model waited for its first request, and in between.
+
+Runs that answer some prompts leave a file of uses; then fresh engines answer other prompts greedily, in rotating order:
+without that file, asked at once with it, and asked when the pool has been filled.  The checkpoint's files are dropped
+from the page cache before every start.  The ids must be equal.  Medians over the rounds are compared.
+
+    python -m benchmarks.offline.warm_start [--model DIR] [--share 0.25] [--tokens 50] [--rounds 6] [--record]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.demo import demo_directory
+from benchmarks.recording import BenchmarkResult, format_table, report
+from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.diagnostics.prompts import PROMPTS
+from slotstream_core.engine import Engine
+from slotstream_core.events import Finished, TextDelta, ThinkingDelta
+from slotstream_core.experts.stats import ExpertStats
+from slotstream_core.generation.sampling import GREEDY
+from slotstream_core.loading import load_model
+from slotstream_core.options import EngineOptions
+from slotstream_core.text.template import ChatTemplate
+from slotstream_core.text.tokenizer import Tokenizer
+from slotstream_planner import PlanRequest
+
+Mode = Literal["cold", "at_once", "filled"]
+MODES: tuple[Mode, ...] = ("cold", "at_once", "filled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One first reply: until its first text, until its last token, and what it read."""
+
+    first_s: float
+    all_s: float
+    ids: tuple[int, ...]
+    stats: ExpertStats
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
+    parser.add_argument("--share", type=float, default=0.25, help="of the experts, in slots")
+    parser.add_argument("--tokens", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
+    options = parser.parse_args()
+    directory = options.model or demo_directory()
+    with Checkpoint.open(directory) as checkpoint:
+        per_layer = max(1, round(options.share * checkpoint.config.num_experts))
+    request = PlanRequest(experts_per_layer=per_layer)
+    learnt, asked = PROMPTS[::2], PROMPTS[1::2]
+    measured: dict[Mode, list[Measured]] = {mode: [] for mode in MODES}
+    with tempfile.TemporaryDirectory() as warm:
+        for prompt in learnt:
+            answer(directory, request, prompt, tokens=options.tokens, warm=Path(warm), mode="at_once")
+        kept = {path: path.read_bytes() for path in Path(warm).iterdir()}
+        for number in range(options.rounds):
+            prompt = asked[number % len(asked)]
+            for place in range(len(MODES)):
+                mode = MODES[(place + number) % len(MODES)]
+                for path, content in kept.items():
+                    path.write_bytes(content)
+                measured[mode].append(
+                    answer(directory, request, prompt, tokens=options.tokens, warm=Path(warm), mode=mode)
+                )
+            if len({measured[mode][-1].ids for mode in MODES}) != 1:
+                raise SystemExit("the three starts made different ids")
+    values: dict[str, float] = {}
+    rows = []
+    for mode, results in measured.items():
+        line = {
+            "first_s": statistics.median(result.first_s for result in results),
+            "all_s": statistics.median(result.all_s for result in results),
+            "misses": statistics.median(result.stats.misses for result in results),
+            "warmed": statistics.median(result.stats.warmed for result in results),
+            "warm_used": statistics.median(result.stats.warm_used for result in results),
+        }
+        values |= {f"{mode}_{name}": value for name, value in line.items()}
+        rows.append(
+            (mode, f"{line['first_s']:.3f}", f"{line['all_s']:.3f}", *(f"{line[n]:.0f}" for n in list(line)[2:]))
+        )
+    settings = {"model": directory.name, "share": options.share, "tokens": options.tokens, "rounds": options.rounds}
+    report(
+        BenchmarkResult(benchmark="warm-start", settings=settings, values=values),
+        table=format_table(("start", "first s", "all s", "misses", "brought", "of use"), rows),
+        record=options.record,
+    )
+
+
+def answer(directory: Path, request: PlanRequest, prompt: str, *, tokens: int, warm: Path, mode: Mode) -> Measured:
+    """Start an engine and measure its first reply."""
+    forget_files(directory)
+    options = replace(EngineOptions.from_environment(os.environ), warm_start="on")
+    loaded = load_model(directory, request=request, options=options, warm_directory=None if mode == "cold" else warm)
+    tokenizer = Tokenizer.from_directory(
+        directory, vocabulary=loaded.checkpoint.config.vocab_size, eos_ids=loaded.checkpoint.config.eos_token_ids
+    )
+    with Engine(loaded, tokenizer=tokenizer, template=ChatTemplate.from_directory(directory)) as engine:
+        ids = engine.chat_ids(prompt)
+        if mode == "filled":
+            loaded.experts.finish_warming()
+        started, first_s, last = time.perf_counter(), 0.0, None
+        for event in engine.generate(ids, sampling=GREEDY, max_tokens=tokens):
+            if not first_s and isinstance(event, TextDelta | ThinkingDelta):
+                first_s = time.perf_counter() - started
+            last = event
+        all_s = time.perf_counter() - started
+        if not isinstance(last, Finished):
+            raise SystemExit("the reply did not end")
+        return Measured(first_s=first_s, all_s=all_s, ids=last.token_ids, stats=loaded.experts.stats)
+
+
+def forget_files(directory: Path) -> None:
+    """Ask the system to drop a checkpoint's weights from its page cache, where it can be asked."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for path in directory.glob("*.safetensors"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()
