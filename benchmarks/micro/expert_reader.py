@@ -39,7 +39,8 @@ from slotstream_core.experts.layout import (
     Quantization,
     StoredPiece,
 )
-from slotstream_core.experts.pool import PoolLease, SlotPool
+from slotstream_core.experts.leases import PoolLease
+from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader, choose_lanes
 from slotstream_core.experts.sources import StoredExperts
 

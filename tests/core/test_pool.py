@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from slotstream_core.errors import CheckpointDamaged, ExpertReadError, PoolError
 from slotstream_core.experts.eviction import Clock
 from slotstream_core.experts.layout import FloatName, PieceDtype
-from slotstream_core.experts.pool import PoolLease, SlotPool
+from slotstream_core.experts.leases import PoolLease
+from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slots import MLX_DTYPES
 from slotstream_core.experts.stacks import Experts

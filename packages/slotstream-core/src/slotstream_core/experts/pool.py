@@ -24,33 +24,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from slotstream_core.errors import PoolError, SlotstreamError
-from slotstream_core.experts.batches import ReadBatch, Record
+from slotstream_core.errors import PoolError
+from slotstream_core.experts.batches import Record
 from slotstream_core.experts.eviction import Clock
+from slotstream_core.experts.leases import Loading, PoolLease
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.memory import drop_buffer_cache
 
 UNMAPPED = -1
-
-
-@dataclass(slots=True, eq=False)
-class _Loading:
-    """A batch under way and the key and slot of each of its records."""
-
-    batch: ReadBatch
-    keys: tuple[int, ...]
-    settled: bool = False
-    from_ticket: bool = False  # a forecast asked for it
-    ahead: bool = False  # and nothing else has, so completion does not publish it
-    wanted: bool = True  # whether its bytes may still be of use
-
-    @property
-    def slots(self) -> list[int]:
-        return [record.slot for record in self.batch.records]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,15 +73,15 @@ class SlotPool:
         self.slots = SlotArrays(self.layout, slot_count, self._reader.memory)
         self._slot_of: dict[int, int] = {}  # resident records: key -> slot
         self._key_of = [UNMAPPED] * slot_count
-        self._reading: dict[int, _Loading] = {}  # keys whose record is on its way
+        self._reading: dict[int, Loading] = {}  # keys whose record is on its way
         self._reading_slot: dict[int, int] = {}
         self._holds = [0] * slot_count  # leases of the slot, plus one while it is being read
         self._idle = slot_count  # slots without holds
         self._free = list(range(slot_count - 1, -1, -1))  # taken from the end: lowest first
         self._clock = Clock(slot_count)
         self._leases: set[PoolLease] = set()
-        self._batches: list[_Loading] = []
-        self._tickets: dict[int, _Loading] = {}  # keys of records read ahead that nobody asked for yet
+        self._batches: list[Loading] = []
+        self._tickets: dict[int, Loading] = {}  # keys of records read ahead that nobody asked for yet
         self._lent: set[int] = set()
         self._warmed: set[int] = set()  # keys of published records of a warm start that nobody asked for yet
 
@@ -210,7 +194,7 @@ class SlotPool:
         record = Record(layer, key - layer * self.layout.expert_count, slot, key not in self._checked)
         self._hold(slot)  # the ticket's
         try:
-            loading = _Loading(
+            loading = Loading(
                 batch=self._reader.prepare([record], self.slots), keys=(key,), from_ticket=True, ahead=True
             )
         except BaseException:
@@ -408,7 +392,7 @@ class SlotPool:
 
     def _grant(self, layer: int, keys: list[int], distinct: list[int], taken: list[int]) -> PoolLease:
         slot_by_key: dict[int, int] = {}
-        waits: list[_Loading] = []
+        waits: list[Loading] = []
         missing: list[int] = []
         for key in distinct:  # hold every hit before any victim is chosen
             self._uses[key] += 1
@@ -445,9 +429,9 @@ class SlotPool:
         self._leases.add(lease)
         return lease
 
-    def _load(self, keys: tuple[int, ...], records: list[Record]) -> _Loading:
+    def _load(self, keys: tuple[int, ...], records: list[Record]) -> Loading:
         batch = self._reader.prepare(records, self.slots)
-        loading = _Loading(batch=batch, keys=keys)
+        loading = Loading(batch=batch, keys=keys)
         # Everything is on record before the first byte can move, so an interrupt here leaves nothing unaccounted for.
         self._batches.append(loading)
         for key, record in zip(keys, records, strict=True):
@@ -491,7 +475,7 @@ class SlotPool:
         for loading in [loading for loading in self._batches if loading.batch.done.is_set()]:
             self._settle(loading)
 
-    def _settle(self, loading: _Loading) -> None:
+    def _settle(self, loading: Loading) -> None:
         """Publish what a finished batch brought and take back what it did not. A second call does nothing."""
         if loading.settled:
             return
@@ -533,14 +517,16 @@ class SlotPool:
                 loading.batch.done.wait()
                 self._settle(loading)
 
-    def _wait(self, lease: PoolLease) -> None:
+    def settle_lease(self, lease: PoolLease) -> None:
+        """See `LeasingPool.settle_lease`."""
         started = time.perf_counter()
         for loading in lease.waits:
             loading.batch.done.wait()
             self._settle(loading)
         self._totals["wait_s"] += time.perf_counter() - started
 
-    def _release(self, lease: PoolLease) -> None:
+    def end_lease(self, lease: PoolLease) -> None:
+        """See `LeasingPool.end_lease`."""
         self._leases.discard(lease)
         for slot in lease.held:
             self._let_go(slot)
@@ -636,56 +622,3 @@ class SlotPool:
     def contents(self) -> dict[tuple[int, int], int]:
         """Return the slot of every resident record by (layer, expert)."""
         return {divmod(key, self.layout.expert_count): slot for key, slot in self._slot_of.items()}
-
-
-class PoolLease:
-    """Slots held for one request; see `slotstream_core.experts.stacks.Lease` for the contract."""
-
-    def __init__(
-        self,
-        pool: SlotPool,
-        slots: npt.NDArray[np.int32],
-        held: tuple[int, ...],
-        keys: Sequence[int],
-        waits: list[_Loading],
-    ) -> None:
-        self.slots = slots
-        self.held = held
-        self.waits = waits
-        self._pool = pool
-        self._keys = frozenset(keys)
-        self._released = False
-        self._ready = not waits
-        self._error: SlotstreamError | None = None
-
-    def wait(self) -> None:
-        """See `Lease.wait`.
-
-        Raises:
-            ExpertReadError: A record could not be read.
-            CheckpointDamaged: A record holds scales that are not finite.
-            PoolError: The lease was released before its records were there.
-        """
-        if self._error is not None:
-            raise self._error
-        if self._ready:
-            return
-        if self._released:
-            raise PoolError("this lease was released before its records arrived; request the experts again")
-        self._pool._wait(self)
-        self._error = next((error for key, error in self._failures() if key in self._keys), None)
-        if self._error is not None:
-            self.release()
-            raise self._error
-        self._ready = True
-
-    def _failures(self) -> Iterable[tuple[int, SlotstreamError]]:
-        for loading in self.waits:
-            for index, error in sorted(loading.batch.errors.items()):
-                yield loading.keys[index], error
-
-    def release(self) -> None:
-        """See `Lease.release`. A read still under way is abandoned: skipped if not started, kept if it completes."""
-        if not self._released:
-            self._released = True
-            self._pool._release(self)

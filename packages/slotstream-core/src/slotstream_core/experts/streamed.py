@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from slotstream_core.errors import PoolError
-from slotstream_core.experts.pool import PoolLease, SlotPool
+from slotstream_core.experts.leases import PoolLease
+from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slot_memory import SlotMemory
 from slotstream_core.experts.sources import ExpertSource

@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.batches import ReadBatch
-from slotstream_core.experts.pool import PoolLease, SlotPool
+from slotstream_core.experts.leases import PoolLease
+from slotstream_core.experts.pool import SlotPool
 
 GROUP_RECORDS: Final = 32
 """Experts computed, and read, together."""

@@ -1,0 +1,93 @@
+"""Slots held for one request, and the reads that bring records into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.errors import PoolError, SlotstreamError
+from slotstream_core.experts.batches import ReadBatch
+
+
+@dataclass(slots=True, eq=False)
+class Loading:
+    """A batch under way and the key and slot of each of its records."""
+
+    batch: ReadBatch
+    keys: tuple[int, ...]
+    settled: bool = False
+    from_ticket: bool = False  # a forecast asked for it
+    ahead: bool = False  # and nothing else has, so completion does not publish it
+    wanted: bool = True  # whether its bytes may still be of use
+
+    @property
+    def slots(self) -> list[int]:
+        """Where the records go."""
+        return [record.slot for record in self.batch.records]
+
+
+class LeasingPool(Protocol):
+    """What a lease asks of the pool that gave it."""
+
+    def settle_lease(self, lease: PoolLease) -> None:
+        """Wait for the reads of a lease and take note of what they brought."""
+
+    def end_lease(self, lease: PoolLease) -> None:
+        """Take the slots of a lease back."""
+
+
+class PoolLease:
+    """Slots held for one request; see `slotstream_core.experts.stacks.Lease` for the contract."""
+
+    def __init__(
+        self,
+        pool: LeasingPool,
+        slots: npt.NDArray[np.int32],
+        held: tuple[int, ...],
+        keys: Sequence[int],
+        waits: list[Loading],
+    ) -> None:
+        self.slots = slots
+        self.held = held
+        self.waits = waits
+        self._pool = pool
+        self._keys = frozenset(keys)
+        self._released = False
+        self._ready = not waits
+        self._error: SlotstreamError | None = None
+
+    def wait(self) -> None:
+        """See `Lease.wait`.
+
+        Raises:
+            ExpertReadError: A record could not be read.
+            CheckpointDamaged: A record holds scales that are not finite.
+            PoolError: The lease was released before its records were there.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._ready:
+            return
+        if self._released:
+            raise PoolError("this lease was released before its records arrived; request the experts again")
+        self._pool.settle_lease(self)
+        self._error = next((error for key, error in self._failures() if key in self._keys), None)
+        if self._error is not None:
+            self.release()
+            raise self._error
+        self._ready = True
+
+    def _failures(self) -> Iterable[tuple[int, SlotstreamError]]:
+        for loading in self.waits:
+            for index, error in sorted(loading.batch.errors.items()):
+                yield loading.keys[index], error
+
+    def release(self) -> None:
+        """See `Lease.release`. A read still under way is abandoned: skipped if not started, kept if it completes."""
+        if not self._released:
+            self._released = True
+            self._pool.end_lease(self)
