@@ -142,3 +142,11 @@ def test_switched_off_by_the_environment_the_directory_is_not_used(
     assert result.exit_code == 0
     assert f"nothing is kept in {tmp_path}" in result.stderr
     assert [options.disk for options in started] == [None]
+
+
+def test_clearing_below_a_file_fails_instead_of_reporting_nothing_removed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, text = run("--dir", str(tmp_path / "file" / "states"), "--clear")
+    assert code == 1
+    assert "Not a directory" in text
+    assert "removed" not in text

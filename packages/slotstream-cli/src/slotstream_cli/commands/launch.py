@@ -6,9 +6,10 @@ import os
 
 import click
 
+from slotstream_cli.number_options import FiniteRange
 from slotstream_serve.defaults import DEFAULT_PORT, MOST_IDLE_MINUTES
 
-_LONGEST = click.FloatRange(0, MOST_IDLE_MINUTES)
+_LONGEST = FiniteRange(0, MOST_IDLE_MINUTES)
 
 
 @click.command("launch", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from slotstream_cli.models import choose_model
+from slotstream_cli.number_options import FiniteRange
 from slotstream_cli.planning_options import make_size_request, size_options
 
 
@@ -21,7 +22,7 @@ from slotstream_cli.planning_options import make_size_request, size_options
 )
 @click.option("--reply-tokens", default=96, show_default=True, type=click.IntRange(0, 4096), help="Own reply of each.")
 @click.option("--rank", default=128, show_default=True, type=click.IntRange(1, 4096), help="Width of the correction.")
-@click.option("--sums-gb", default=2.0, show_default=True, type=click.FloatRange(0.001), help="Memory for its sums.")
+@click.option("--sums-gb", default=2.0, show_default=True, type=FiniteRange(0.001, 1e6), help="Memory for its sums.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here, not beside the model.")
 @size_options
 def command(

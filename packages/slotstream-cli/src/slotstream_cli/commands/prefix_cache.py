@@ -52,6 +52,8 @@ def _clear(directory: Path, *, as_json: bool) -> None:
     if directory.is_dir():
         with DirectoryLock(directory):
             removed, kept = clear_directory(directory)
+    else:
+        clear_directory(directory)  # nothing to lock: fails if it is no directory, and is content if it is missing
     if as_json:
         left = [{"path": str(path), "reason": reason} for path, reason in kept]
         click.echo(json.dumps({"directory": str(directory), "removed": removed, "not_removed": left}, indent=2))

@@ -6,6 +6,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from slotstream_cli.number_options import FiniteRange
 from slotstream_cli.planning_options import make_size_request, size_options
 from slotstream_serve.defaults import DEFAULT_PORT
 
@@ -56,7 +57,7 @@ from slotstream_serve.defaults import DEFAULT_PORT
 )
 @click.option(
     "--prefix-cache-disk-gb",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, max=1e6, min_open=True),
     default=20.0,
     show_default=True,
     metavar="GB",
@@ -72,7 +73,7 @@ from slotstream_serve.defaults import DEFAULT_PORT
 )
 @click.option(
     "--prefix-cache-max-age-days",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0, max=1e5),
     default=30.0,
     show_default=True,
     metavar="DAYS",
