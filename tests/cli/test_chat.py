@@ -92,6 +92,18 @@ def test_a_message_with_a_slash_is_written_with_two() -> None:
     assert chat.turns[0].content == "/etc/hosts"
 
 
+@pytest.mark.parametrize("line", ["\udcff\udcfe", "/system \udce9"])
+def test_a_line_outside_utf_8_is_dropped_and_the_conversation_goes_on(
+    capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    chat, _engine = session(["hello"])
+    assert chat.take(line)
+    assert list(chat.turns) == []
+    assert "not UTF-8" in capsys.readouterr().err
+    assert chat.take("hi")
+    assert [turn.content for turn in chat.turns] == ["hi", "hello"]
+
+
 def test_thoughts_go_to_stderr_and_are_not_part_of_the_reply(capsys: pytest.CaptureFixture[str]) -> None:
     chat, _engine = session(["hm</think>", "\n\nYes"], think=True)
     chat.take("Really?")

@@ -135,6 +135,9 @@ class Chat:
         text = line.strip()
         if not text:
             return True
+        if not _is_unicode(text):
+            _say("that line is not UTF-8 text; it was not sent")
+            return True
         if text.startswith("/") and not text.startswith("//"):
             name, _, rest = text.partition(" ")
             return self._obey(name, rest.strip())
@@ -295,6 +298,11 @@ def _history(path: Path) -> Iterator[None]:
             readline.write_history_file(path)
         except OSError as error:
             _say(f"lines were not remembered: {path}: {error.strerror or error}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a line has no bytes that a terminal sent outside UTF-8, which stand in it as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _say(line: str) -> None:
