@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slotstream_core.errors import ExpertReadError, PoolError
-from slotstream_core.experts.leases import PoolLease
-from slotstream_core.experts.pool import AheadLimits
+from slotstream_core.experts.leases import AheadLimits, PoolLease
 from slotstream_core.experts.streamed import StreamedExperts
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
 from tests.core.test_pool import assert_slot_holds, assert_slots_hold

@@ -30,6 +30,21 @@ class Loading:
         return [record.slot for record in self.batch.records]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AheadLimits:
+    """How much reading ahead may take from the pool.
+
+    Attributes:
+        reserved: Most slots with a ticket at once.
+        in_flight: Most records being read ahead, or waiting to be, at once.
+        spare: Idle slots that must be left for requests; with no more than these nothing is read ahead.
+    """
+
+    reserved: int
+    in_flight: int
+    spare: int
+
+
 class LeasingPool(Protocol):
     """What a lease asks of the pool that gave it."""
 

@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.experts.pool import AheadLimits, SlotPool
+from slotstream_core.experts.leases import AheadLimits
+from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.trials import Trial
 
 Logits = npt.NDArray[np.float32]

@@ -21,35 +21,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.batches import Record
 from slotstream_core.experts.eviction import Clock
-from slotstream_core.experts.leases import Loading, PoolLease
+from slotstream_core.experts.integrity import UNMAPPED, first_contradiction
+from slotstream_core.experts.leases import AheadLimits, Loading, PoolLease
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.memory import drop_buffer_cache
-
-UNMAPPED = -1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AheadLimits:
-    """How much reading ahead may take from the pool.
-
-    Attributes:
-        reserved: Most slots with a ticket at once.
-        in_flight: Most records being read ahead, or waiting to be, at once.
-        spare: Idle slots that must be left for requests; with no more than these nothing is read ahead.
-    """
-
-    reserved: int
-    in_flight: int
-    spare: int
 
 
 class SlotPool:
@@ -585,39 +568,20 @@ class SlotPool:
         Raises:
             PoolError: It does not; the message names the first contradiction. This is a defect of the program.
         """
-        expected = [0] * self.slot_count
-        for lease in self._leases:
-            for slot in lease.held:
-                expected[slot] += 1
-        for loading in self._batches:
-            for slot in loading.slots:
-                expected[slot] += 1
-        reserved = [loading.slots[0] for loading in self._tickets.values()]
-        for slot in (*reserved, *self._lent):
-            expected[slot] += 1
-        mapped = {slot: key for key, slot in self._slot_of.items()}
-        free = set(self._free)
-        keys_of = {slot: key for slot, key in enumerate(self._key_of) if key != UNMAPPED}
-        reading = set(self._reading_slot.values())
-        unused = {slot for slot, key in enumerate(self._key_of) if key == UNMAPPED and not self._holds[slot]}
-        rules = {
-            "two records share a slot": len(mapped) == len(self._slot_of),
-            "the map and its reverse differ": mapped == keys_of,
-            "holds do not match leases, reads and tickets": expected == self._holds,
-            "the count of idle slots is wrong": self._idle == self._holds.count(0),
-            "a slot is listed as free twice": len(free) == len(self._free),
-            "the free list is not the unused slots": free == unused,
-            "a slot being read is mapped": not reading & mapped.keys(),
-            "a lent slot is mapped or being read": not self._lent & (mapped.keys() | reading),
-            "two reads share a slot": len(reading) == len(self._reading_slot),
-            "a record is both resident and being read": not self._slot_of.keys() & self._reading.keys(),
-            "a reserved slot is mapped": not mapped.keys() & set(reserved),
-            "a record with a ticket is resident or asked for": not self._tickets.keys()
-            & (self._slot_of.keys() | self._reading.keys()),
-        }
-        for rule, holds in rules.items():
-            if not holds:
-                raise PoolError(f"the slot pool contradicts itself: {rule}")
+        found = first_contradiction(
+            slot_of=self._slot_of,
+            key_of=self._key_of,
+            holds=self._holds,
+            idle=self._idle,
+            free=self._free,
+            reading_slot=self._reading_slot,
+            leased=[slot for lease in self._leases for slot in lease.held],
+            being_read=[slot for loading in self._batches for slot in loading.slots],
+            tickets={key: loading.slots[0] for key, loading in self._tickets.items()},
+            lent=self._lent,
+        )
+        if found is not None:
+            raise PoolError(f"the slot pool contradicts itself: {found}")
 
     def contents(self) -> dict[tuple[int, int], int]:
         """Return the slot of every resident record by (layer, expert)."""
