@@ -46,13 +46,6 @@ _OPTIONS = (
     click.option("--memory-limit-gb", type=float, help="Ceiling of an adaptive budget in GB; excludes fixed sizes."),
     click.option("--max-ram-percent", type=float, help="Largest share of RAM an automatic budget takes (70)."),
     click.option(
-        "--lookahead",
-        type=click.Choice(["auto", "on", "off"]),
-        default="auto",
-        show_default=True,
-        help="Reading likely experts ahead: where the plan has room and it is measured to help, always, or never.",
-    ),
-    click.option(
         "--mtp",
         type=click.Choice(["auto", "on", "off"]),
         default="auto",
@@ -78,12 +71,26 @@ _OPTIONS = (
 )
 
 
-_SIZES = 9
+_LOOKAHEAD = click.option(
+    "--lookahead",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Reading likely experts ahead: where the plan has room and it is measured to help, always, or never.",
+)
+"""For commands that do not choose it themselves."""
+
+_SIZES = 8
 """How many of the options apply to every command that loads a model."""
 
 
 def size_options(function: _Function) -> _Function:
     """Add the window, the fixed sizes and the adaptive ceiling to a command; see `make_size_request`."""
+    return _LOOKAHEAD(sizes_alone(function))
+
+
+def sizes_alone(function: _Function) -> _Function:
+    """Add the same to a command that itself decides whether to read ahead."""
     for option in reversed(_OPTIONS[:_SIZES]):
         function = option(function)
     return function
@@ -106,7 +113,7 @@ def make_size_request(
         memory_limit_gb=options["memory_limit_gb"],
         max_ram_percent=options["max_ram_percent"],
         max_context=options["max_context"],
-        lookahead=options["lookahead"],
+        lookahead=options.get("lookahead", "auto"),
         mtp=options["mtp"],
         mtp_experts=options["mtp_experts"],
         max_prefill_wait_minutes=max_prefill_wait_minutes,
@@ -118,7 +125,7 @@ def memory_options(function: _Function) -> _Function:
     """Add the memory options to a command; they arrive as keyword arguments for `make_request`."""
     for option in reversed(_OPTIONS):
         function = option(function)
-    return function
+    return _LOOKAHEAD(function)
 
 
 def make_request(

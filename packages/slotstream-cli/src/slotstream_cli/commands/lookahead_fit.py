@@ -11,7 +11,7 @@ import click
 
 from slotstream_cli.models import choose_model
 from slotstream_cli.number_options import FiniteRange
-from slotstream_cli.planning_options import make_size_request, size_options
+from slotstream_cli.planning_options import make_size_request, sizes_alone
 
 
 @click.command("lookahead-fit")
@@ -24,7 +24,7 @@ from slotstream_cli.planning_options import make_size_request, size_options
 @click.option("--rank", default=128, show_default=True, type=click.IntRange(1, 4096), help="Width of the correction.")
 @click.option("--sums-gb", default=2.0, show_default=True, type=FiniteRange(0.001, 1e6), help="Memory for its sums.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here, not beside the model.")
-@size_options
+@sizes_alone
 def command(
     *,
     model_name: str | None,

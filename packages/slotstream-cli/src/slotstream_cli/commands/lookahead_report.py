@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slotstream_cli.models import choose_model
-from slotstream_cli.planning_options import make_size_request, size_options
+from slotstream_cli.planning_options import make_size_request, sizes_alone
 
 if TYPE_CHECKING:
     from slotstream_core.diagnostics.lookahead import LookaheadReport
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "--rounds", default=1, show_default=True, type=click.IntRange(1), help="On, off, off, on for each prompt."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@size_options
+@sizes_alone
 def command(
     *,
     model_name: str | None,
