@@ -147,8 +147,13 @@ def test_doctor_imports_neither_mlx_nor_a_server() -> None:
 
 @pytest.mark.usefixtures("empty_root")
 def test_what_is_loaded_today_is_told_beside_the_complete_plan() -> None:
-    assert "loaded now" in doctor("--sim-ram", "48").output
-    document = json.loads(doctor("--sim-ram", "48", "--json").output)
-    assert document["mtp"] is True
-    assert document["loaded_now"]["mtp"] is False
-    assert document["loaded_now"]["pool_slots"] > 0
+    assert "loaded now" in doctor("--sim-ram", "48", "--vision", "on").output
+    document = json.loads(doctor("--sim-ram", "48", "--vision", "on", "--json").output)
+    assert document["loaded_now"]["pool_slots"] > document["pool_slots"]
+    assert document["loaded_now"]["mtp"] is document["mtp"] is True
+
+
+@pytest.mark.usefixtures("empty_root")
+def test_a_plan_whose_every_part_runs_is_told_once() -> None:
+    assert "loaded now" not in doctor("--sim-ram", "48").output
+    assert json.loads(doctor("--sim-ram", "48", "--json").output)["loaded_now"] is None

@@ -194,7 +194,6 @@ ACCEPTED: dict[str, Any] = {
     "metadata": {"a": "b"},
     "user": "u",
     "prompt_cache_key": "k",
-    "prompt_cache_retention": "24h",
     "safety_identifier": "s",
     "service_tier": "auto",
 }
