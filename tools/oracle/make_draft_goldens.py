@@ -8,13 +8,13 @@ Two steps, as `make_goldens` has them. From the repository root:
 Recorded are the logits of first drafts, and of second drafts that are given the true token as the first draft.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tools.oracle.cases import DRAFT_CASES, ParityCase
+from tools.oracle.command import run
 
 
 def write_checkpoints(directory: Path) -> None:
@@ -71,19 +71,5 @@ def head_weights(stored: dict[str, Any]) -> dict[str, Any]:
     return weights
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("checkpoints").add_argument("directory", type=Path)
-    goldens = commands.add_parser("goldens")
-    goldens.add_argument("directory", type=Path)
-    goldens.add_argument("goldens", type=Path)
-    arguments = parser.parse_args()
-    if arguments.command == "checkpoints":
-        write_checkpoints(arguments.directory)
-    else:
-        write_goldens(arguments.directory, arguments.goldens)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, write_checkpoints, write_goldens)

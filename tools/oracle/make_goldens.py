@@ -10,12 +10,12 @@ random checkpoint in the Hugging Face layout (the tests write the same bytes aga
 transformers in float32 and records the prompt, its logits, and the greedy continuation.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 
 from tools.oracle.cases import CASES, GREEDY_TOKENS, ParityCase
+from tools.oracle.command import run
 
 
 def write_checkpoints(directory: Path) -> None:
@@ -54,19 +54,5 @@ def run_oracle(checkpoint: Path, case: ParityCase) -> tuple[np.ndarray, np.ndarr
     return np.array(ids, np.int32), logits.numpy()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("checkpoints").add_argument("directory", type=Path)
-    goldens = commands.add_parser("goldens")
-    goldens.add_argument("directory", type=Path)
-    goldens.add_argument("goldens", type=Path)
-    arguments = parser.parse_args()
-    if arguments.command == "checkpoints":
-        write_checkpoints(arguments.directory)
-    else:
-        write_goldens(arguments.directory, arguments.goldens)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, write_checkpoints, write_goldens)

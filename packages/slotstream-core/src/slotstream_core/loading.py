@@ -130,21 +130,21 @@ def load_model(
             wanted = request or PlanRequest()
             wanted = replace(wanted, lookahead="off") if options.lookahead == "off" else wanted
             memory_plan = plan_here(directory, backend, wanted)
+        memory = slot_memory(backend)
+        reads_ahead = memory_plan.lookahead and options.lookahead == "plan"
+        lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
         modules = trunk_modules(checkpoint.config.num_hidden_layers)
         layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
         _check_plan(memory_plan, layout)
         cap_buffer_cache(memory_plan.buffer_cache_limit_bytes)
-        lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
         direct = _reads_past_cache(memory_plan, layout)
-        source = resources.enter_context(StoredExperts(layout, direct=direct))
-        reads_ahead = memory_plan.lookahead and options.lookahead == "plan"
         experts = resources.enter_context(
             StreamedExperts(
-                source,
+                resources.enter_context(StoredExperts(layout, direct=direct)),
                 slot_count=memory_plan.pool_slots,
                 lane_count=lanes,
                 ahead_lane_count=choose_ahead_lanes(lanes) if reads_ahead else 0,
-                memory=slot_memory(backend),
+                memory=memory,
                 sweeping=options.sweep,
             )
         )
@@ -154,17 +154,11 @@ def load_model(
             memory_plan,
             lane_count=lanes,
             direct=direct,
-            memory=slot_memory(backend),
+            memory=memory,
             resources=resources,
         )
-        model = resources.enter_context(
-            build_model(
-                checkpoint,
-                experts,
-                backend,
-                draft_experts=None if draft_experts is None else draft_experts.experts,
-            )
-        )
+        drafting = None if draft_experts is None else draft_experts.experts
+        model = resources.enter_context(build_model(checkpoint, experts, backend, draft_experts=drafting))
         forecaster = _look_ahead(checkpoint, model, experts, backend, memory_plan, options) if reads_ahead else None
         if warm_directory is not None and options.warm_start != "off":
             _start_warm(warm_directory, experts, options, resources)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+import weakref
 
 import mlx.core as mx
 import numpy as np
@@ -85,6 +86,7 @@ class CudaMemory:
             f"pinning {byte_count:,} bytes of host memory",
         )
         block = (ctypes.c_uint8 * byte_count).from_address(address.value or 0)
+        weakref.finalize(block, self._runtime.cudaFreeHost, address).atexit = False
         return np.frombuffer(memoryview(block), dtype=np.uint8)
 
     def keep(self, memory: memoryview) -> None:
