@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.backend import Backend
+from slotstream_core.backend import Backend, Gathering
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.experts import (
     ExpertLayout,
@@ -32,6 +32,12 @@ def exact_backend() -> Backend:
     return replace(Backend.detect(), compute_dtype=mx.float32)
 
 
+def limited_backend(gathering: Gathering) -> Backend:
+    """`exact_backend` with limited gathered products, and MLX computing rather than the host."""
+    backend = exact_backend()
+    return replace(backend, kind="metal" if backend.kind == "cpu" else backend.kind, gathering=gathering)
+
+
 def alike(one: Logits, other: Logits) -> bool:
     """Whether logits of the same tokens are equal: in every bit where products of few and many rows round alike."""
     if exact_backend().kind == "cpu":
@@ -46,9 +52,10 @@ def open_model(
     slots: int | None = None,
     ngram_cache_bytes: int = 1 << 20,
     sweeping: SweepOptions = SWEEPING,
+    backend: Backend | None = None,
 ) -> Iterator[Qwen4ExpModel]:
     """The model of a checkpoint with every expert resident, or streamed through ``slots`` slots."""
-    backend = exact_backend()
+    backend = backend or exact_backend()
     with Checkpoint.open(directory) as checkpoint:
         layout = ExpertLayout.from_checkpoint(
             checkpoint, expert_modules(checkpoint.config), float_name=backend.float_name

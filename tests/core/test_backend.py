@@ -37,6 +37,7 @@ def test_the_compute_type_follows_the_device(metal: bool, cuda: bool, kind: str,
         installed=lambda name: name == CUDA_DISTRIBUTION and cuda, load=lambda: fake_mlx(metal=metal, cuda=cuda)
     )
     assert (backend.kind, backend.compute_dtype, backend.float_name) == (kind, dtype, name)
+    assert (backend.gathering is not None) == (kind == "cuda")
 
 
 def test_this_machine_has_a_backend() -> None:

@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -11,8 +9,7 @@ from slotstream_core.backend import FloatName
 from slotstream_core.errors import BackendError
 from slotstream_core.experts import cuda_memory as cuda_module
 from slotstream_core.experts.batches import ReadBatch, Record
-from slotstream_core.experts.cuda_memory import CudaMemory, cuda_memory, prove
-from slotstream_core.experts.layout import ExpertLayout, Quantization
+from slotstream_core.experts.cuda_memory import cuda_memory, prove
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slot_memory import Bytes, HostMemory
 from slotstream_core.experts.slots import SlotArrays
@@ -96,26 +93,3 @@ def test_without_a_cuda_runtime_slots_are_written_in_place(
     monkeypatch.setattr(cuda_module, "RUNTIME", "libnosuchruntime.so")
     assert cuda_memory().direct
     assert "libnosuchruntime.so" in caplog.text
-
-
-def test_a_pool_gets_no_more_slots_than_computations_can_tell_apart(
-    stored: ExpertFile, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Narrow(StagedMemory):
-        def most_slots(self, layout: ExpertLayout) -> int | None:
-            return 3
-
-    with StreamedExperts(StoredExperts(stored.layout()), slot_count=5, lane_count=1, memory=Narrow()) as experts:
-        assert experts.pool.slot_count == 3
-        experts.resize(2)
-        assert experts.pool.slot_count == 2
-        experts.resize(8)
-        assert experts.pool.slot_count == 3
-    assert "3 slots instead of 8" in caplog.text
-
-
-def test_the_published_experts_have_2621_countable_slots() -> None:
-    weight = 640 * 2560
-    kind = SimpleNamespace(part="weight", projection="gate", shape=(640, 2560 * 4 // 32))
-    layout = SimpleNamespace(kinds=[kind], quantization={"gate": Quantization(bits=4, group_size=64)})
-    assert CudaMemory.most_slots(cast(CudaMemory, None), cast(ExpertLayout, layout)) == (2**32 - 1) // weight == 2621

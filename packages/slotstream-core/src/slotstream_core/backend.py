@@ -28,16 +28,39 @@ CUDA_DISTRIBUTION = "mlx-cuda-13"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Gathering:
+    """The limits of MLX's gathered products, of rows with an expert each, on a backend.
+
+    Attributes:
+        few_at_once: Most pairs of a row and an expert in one call that its kernel for few takes. It rounds differently.
+        few_pairs: Passes of at most so many pairs go through that kernel, in several calls.
+        counted_weights: How many weights of one array its kernel for many pairs tells apart.
+        dense_rows: Rows of a pass from which an expert's weights are unpacked for an ordinary matrix product.
+    """
+
+    few_at_once: int
+    few_pairs: int
+    counted_weights: int
+    dense_rows: int
+
+
+CUDA_GATHERING = Gathering(few_at_once=7, few_pairs=42, counted_weights=2**32 - 1, dense_rows=12)
+"""Of MLX 0.32.4. It counts weights in 32 bits, without a word when there are more: other experts' are taken then."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Backend:
     """The device MLX computes on and the floating-point type used there.
 
     Attributes:
         kind: "cpu", "metal" or "cuda".
         compute_dtype: bfloat16; on the CPU float32: MLX's 16-bit matrix products are 10 to 100 times slower there.
+        gathering: Limits of gathered products; None where there are none.
     """
 
     kind: BackendKind
     compute_dtype: mx.Dtype
+    gathering: Gathering | None = None
 
     @property
     def float_name(self) -> FloatName:
@@ -87,7 +110,7 @@ def detect_from(*, installed: Callable[[str], bool], load: Callable[[], ModuleTy
     if core.metal.is_available():
         return Backend(kind="metal", compute_dtype=core.bfloat16)
     if core.cuda.is_available():
-        return Backend(kind="cuda", compute_dtype=core.bfloat16)
+        return Backend(kind="cuda", compute_dtype=core.bfloat16, gathering=CUDA_GATHERING)
     if cuda_installed:
         raise BackendError(
             f"{CUDA_DISTRIBUTION} is installed but finds no usable NVIDIA GPU; "

@@ -17,7 +17,6 @@ import mlx.core as mx
 import numpy as np
 
 from slotstream_core.errors import BackendError
-from slotstream_core.experts.layout import ExpertLayout
 from slotstream_core.experts.slot_memory import Bytes, HostMemory, SlotMemory
 
 logger = logging.getLogger("slotstream.experts")
@@ -28,7 +27,6 @@ STREAM_NON_BLOCKING = 1
 ADVISE_PREFERRED_LOCATION = 3
 LOCATION_DEVICE = 1
 PROOF_BYTES = 1 << 16
-COUNTED_WEIGHTS = 2**32 - 1
 
 
 class _Location(ctypes.Structure):
@@ -64,19 +62,6 @@ class CudaMemory:
             ctypes.c_void_p,
         ]
         self._runtime.cudaStreamSynchronize.argtypes = [ctypes.c_void_p]
-
-    def most_slots(self, layout: ExpertLayout) -> int | None:
-        """See `SlotMemory.most_slots`.
-
-        MLX 0.32.4 finds an expert's weights for a gathered product of eight and more rows by a 32-bit count of weights,
-        which starts again at 2**32: in larger pools it would take another expert's without a word.
-        """
-        weights = (
-            kind.shape[0] * kind.shape[1] * 32 // quantization.bits
-            for kind in layout.kinds
-            if kind.part == "weight" and (quantization := layout.quantization[kind.projection]) is not None
-        )
-        return COUNTED_WEIGHTS // max(weights, default=1)
 
     def buffer(self, byte_count: int) -> Bytes:
         """See `SlotMemory.buffer`: pinned, so that the device fetches from it at the bus's speed."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from slotstream_core.experts.layout import ExpertLayout
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -24,9 +21,6 @@ class SlotMemory(Protocol):
     @property
     def direct(self) -> bool:
         """Whether the host may read from disk straight into slots."""
-
-    def most_slots(self, layout: ExpertLayout) -> int | None:
-        """Return how many slots computations can tell apart; None when memory is the only limit."""
 
     def buffer(self, byte_count: int) -> Bytes:
         """Return host memory that lanes read into, uint8 [byte_count], kept for as long as this object."""
@@ -53,10 +47,6 @@ class HostMemory:
     """Slots in memory that the host computes with or shares: written in place."""
 
     direct = True
-
-    def most_slots(self, layout: ExpertLayout) -> int | None:
-        """See `SlotMemory.most_slots`."""
-        return None
 
     def buffer(self, byte_count: int) -> Bytes:
         """See `SlotMemory.buffer`. Untouched memory costs nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -17,8 +16,6 @@ from slotstream_core.experts.stacks import ExpertArrays
 from slotstream_core.experts.stats import ExpertStats
 from slotstream_core.experts.sweeping import SWEEPING, ExpertSweep, SweepOptions, ring_size
 from slotstream_core.experts.warming import Warming
-
-logger = logging.getLogger("slotstream.experts")
 
 
 class StreamedExperts:
@@ -54,7 +51,7 @@ class StreamedExperts:
         self._residents: list[PoolLease] = []
         self._reader = ExpertReader(source, lane_count=lane_count, ahead_lane_count=ahead_lane_count, memory=memory)
         try:
-            self.pool = SlotPool(self._reader, slot_count=self._allowed(slot_count))
+            self.pool = SlotPool(self._reader, slot_count=slot_count)
         except BaseException:
             self._reader.close()
             raise
@@ -188,16 +185,4 @@ class StreamedExperts:
             lease.release()
         self._residents.clear()
         self._places.clear()
-        self.pool.resize(self._allowed(slot_count))
-
-    def _allowed(self, slot_count: int) -> int:
-        """Return how many of the slots asked for computations can tell apart; see `SlotMemory.most_slots`."""
-        most = self._reader.memory.most_slots(self.layout)
-        if most is None or slot_count <= most:
-            return slot_count
-        logger.warning(
-            "the pool has %s slots instead of %s: MLX cannot tell more of them apart on this device",
-            f"{most:,}",
-            f"{slot_count:,}",
-        )
-        return most
+        self.pool.resize(slot_count)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.experts.stacks import ExpertArrays, Experts, Lease, QuantizedStack, Stack, Sweep
+from slotstream_core.models.qwen4_exp.gathering import LimitedProducts, compute_experts
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, HostMatrix, host_array, multiply_by_expert
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
 from slotstream_core.models.qwen4_exp.sweep import PassRows, sweep_layer
@@ -119,7 +120,7 @@ class ExpertLayer:
         self._layer = layer
         self._experts = experts
         self._host = weights.host
-        self._fewest_pairs = weights.fewest_pairs
+        self._limited = None if weights.gathering is None else LimitedProducts(weights.gathering)
         self._top = config.num_experts_per_tok
         self._expert_count = config.num_experts
         self._normalise = config.norm_topk_prob
@@ -197,17 +198,9 @@ class ExpertLayer:
             pairs = np.repeat(host_array(x), self._top, axis=0)
             outputs = multiply_by_expert(host_stacks(arrays), pairs, places.reshape(-1), self._host)
             return mx.array(outputs).reshape(*places.shape, -1)
-        if slots.size < self._fewest_pairs:
-            rows = mx.repeat(x, self._top, axis=0)
-            return self._padded(rows, slots.reshape(-1)).reshape(*slots.shape, -1)
+        if self._limited is not None:
+            return self._limited.compute(arrays, x, slots)
         return compute_experts(arrays, x[:, None, None, :], slots)[:, :, 0]
-
-    def _padded(self, pairs: mx.array, slots: mx.array) -> mx.array:
-        """Outputs [pairs, hidden] of too few pairs, computed among as many as it takes for the usual kernel."""
-        short = max(0, self._fewest_pairs - len(slots))
-        many = mx.concatenate([pairs, mx.repeat(pairs[-1:], short, axis=0)])
-        places = mx.concatenate([slots, mx.repeat(slots[-1:], short)])
-        return compute_experts(self._experts.arrays(self._layer), many[:, None, :], places)[: len(slots), 0]
 
     def _streamed(
         self, x: mx.array, ids: mx.array, shared: SharedRun, leases: PassLeases, watch: PassWatch | None
@@ -267,9 +260,9 @@ class ExpertLayer:
         arrays = self._experts.arrays(self._layer)
         if self._host is not None and x.shape[0] >= HOST_ROWS:
             return mx.array(multiply_by_expert(host_stacks(arrays), host_array(x)[rows], slots, self._host))
+        if self._limited is not None:
+            return self._limited.compute_pairs(arrays, x, rows, slots, self._top)
         chosen = x[mx.array(rows.astype(np.int32))]
-        if len(slots) < self._fewest_pairs:
-            return self._padded(chosen, mx.array(slots))
         return compute_experts(arrays, chosen[:, None, :], mx.array(slots))[:, 0]
 
 
@@ -282,36 +275,3 @@ def host_stacks(arrays: ExpertArrays) -> tuple[HostMatrix, HostMatrix, HostMatri
         return HostMatrix(stack.weight, None, None, bits=0, group_size=0)
 
     return view(arrays.gate), view(arrays.up), view(arrays.down)
-
-
-def compute_experts(arrays: ExpertArrays, x: mx.array, slots: mx.array) -> mx.array:
-    """The gated two-layer network of each expert in ``slots`` on its row of ``x``.
-
-    Each output depends on one row and one expert only, whatever else is computed in the same call.
-
-    Args:
-        arrays: The places that ``slots`` indexes.
-        x: [..., 1, hidden], leading axes broadcast against those of ``slots``.
-        slots: Places, int32 or uint32.
-
-    Returns:
-        [*slots.shape, 1, hidden].
-    """
-    gate = _expert_product(arrays.gate, x, slots)
-    up = _expert_product(arrays.up, x, slots)
-    return _expert_product(arrays.down, gate * mx.sigmoid(gate) * up, slots)
-
-
-def _expert_product(stack: Stack, x: mx.array, slots: mx.array) -> mx.array:
-    if isinstance(stack, QuantizedStack):
-        return mx.gather_qmm(
-            x,
-            stack.weight,
-            stack.scales,
-            stack.biases,
-            rhs_indices=slots,
-            transpose=True,
-            group_size=stack.group_size,
-            bits=stack.bits,
-        )
-    return mx.gather_mm(x, stack.weight.swapaxes(-1, -2), rhs_indices=slots)

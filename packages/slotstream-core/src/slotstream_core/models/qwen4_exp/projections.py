@@ -15,9 +15,6 @@ from slotstream_core.models.qwen4_exp.eager.host import EagerHost
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, HostMatrix, HostThreads, host_array
 from slotstream_core.models.qwen4_exp.norms import RmsNorm
 
-CUDA_FEWEST_PAIRS = 8
-"""MLX's CUDA backend rounds gathered products of fewer pairs in another kernel."""
-
 
 class Projection:
     """A linear map without bias, ``y = x @ W.T``, over the last axis.
@@ -149,8 +146,7 @@ class WeightReader:
 
     Attributes:
         compute_dtype: Dtype of activations and of everything read by default.
-        fewest_pairs: Rows with an expert each that a gathered product must have at least, so that its outputs do not
-            depend on how many there are.
+        gathering: The limits of products of rows with an expert each; None where there are none.
         host: Where products of many rows run when the host computes, else None; norms are written out then.
         eager: What eager layers compute with; None where MLX computes.
     """
@@ -160,7 +156,7 @@ class WeightReader:
         self.host = HostThreads() if backend.kind == "cpu" else None
         self._one_group_is_wrong = backend.kind == "cuda"
         self.eager = None if self.host is None else EagerHost.load(self.host, os.environ)
-        self.fewest_pairs = CUDA_FEWEST_PAIRS if backend.kind == "cuda" else 1
+        self.gathering = backend.gathering
         self.compute_dtype = backend.compute_dtype
 
     def eager_host(self) -> EagerHost:
