@@ -20,7 +20,7 @@ from tests.core.qwen4_exp_models import limited_backend, open_model, run_passes
 SETTINGS = {"vocab_size": 288, "indexer_n_heads": 8, "indexer_budget": 16, "num_experts": 16, "split_ngram_parts": 3}
 LAYERS, EXPERTS, TOP = 4, 16, 4
 PROMPT = [(7 * i * i + 3 * i + 5) % 256 for i in range(300)]
-HIDDEN, INNER, PLACES = 64, 32, 12
+HIDDEN, INNER, PLACES = 64, 64, 12
 NEVER = 1 << 30
 
 
@@ -81,7 +81,7 @@ def test_every_way_through_the_experts_gives_their_outputs(kind: str, places: in
     expected = np.array(compute_experts(arrays, x[:, None, None, :], slots)[:, :, 0])
     products = LimitedProducts(limits(places=places, dense_rows=dense_rows))
     together = np.array(products.compute(arrays, x, slots))
-    assert np.abs(together - expected).max() < 1e-5
+    assert np.abs(together - expected).max() < 5e-5
     assert np.abs(expected).max() > 0.1
 
 
@@ -124,24 +124,23 @@ def test_only_passes_of_many_pairs_wait_for_the_routing() -> None:
         mx.compile(traced)(*routed(3))
 
 
-@pytest.mark.parametrize("kind", ["quantized", "unquantized"])
-@pytest.mark.parametrize("dense_rows", [NEVER, 24])
+@pytest.mark.parametrize(("kind", "dense_rows"), [("quantized", NEVER), ("quantized", 24), ("unquantized", 24)])
 def test_streaming_equals_residence_bit_for_bit_with_pools_of_one_two_and_three_parts(
     kind: str, dense_rows: int, request: pytest.FixtureRequest
 ) -> None:
     directory = request.getfixturevalue(kind)
     lengths = (256, 40, 1, 2, 1)
-    weights = EXPERTS * 64 * 32  # more than the pool's places have, so one part
-
-    def backend(parts: int) -> Gathering:
-        return Gathering(few_at_once=7, few_pairs=12, counted_weights=weights * LAYERS // parts, dense_rows=dense_rows)
-
-    with open_model(directory, backend=limited_backend(backend(1))) as model:
+    whole = Gathering(few_at_once=7, few_pairs=12, counted_weights=NEVER, dense_rows=dense_rows)
+    with open_model(directory, backend=limited_backend(whole)) as model:
         expected = run_passes(model, PROMPT, lengths, model.new_state())
-    for parts, slots, sweeps in ((1, 24, True), (2, 13, False), (3, 40, True), (2, LAYERS * EXPERTS, True)):
-        limited = limited_backend(backend(parts))
+        weights = NEVER // LimitedProducts(whole).part_places(model._experts.arrays(0))
+    for parts, slots, sweeps in ((2, 13, False), (3, 40, True), (3, LAYERS * EXPERTS, True)):
+        limited = limited_backend(replace(whole, counted_weights=weights * -(-slots // parts)))
         with open_model(directory, slots=slots, sweeping=SweepOptions(enabled=sweeps), backend=limited) as model:
-            for temperature in ("cold", "warm"):
+            assert (
+                -(-slots // LimitedProducts(limited.gathering or whole).part_places(model._experts.arrays(0))) == parts
+            )
+            for temperature in ("cold", "warm") if sweeps and slots < LAYERS * EXPERTS else ("cold",):
                 logits = run_passes(model, PROMPT, lengths, model.new_state())
                 assert np.array_equal(logits, expected), (parts, slots, temperature)
 
