@@ -198,8 +198,9 @@ def with_reader(pool: SlotPool, records: Sequence[tuple[int, int]], batch: int) 
 
 def drop_cache(layout: ExpertLayout) -> None:
     """Make the next reads come from the disk."""
-    for fd in {piece.fd for layer in layout.layers for piece in layer}:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    for path in layout.paths:
+        with path.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @contextmanager
@@ -226,19 +227,18 @@ def stored_experts(directory: Path | None, expert_count: int) -> Iterator[Expert
                         out.write(data.tobytes())
             out.flush()
             os.fsync(out.fileno())
-        with path.open("rb") as opened:
-            yield ExpertLayout(
-                kinds=tuple(kinds),
-                layers=tuple(
-                    tuple(
-                        StoredPiece(tensor=kind.name, path=path, fd=opened.fileno(), offset=start)
-                        for kind, start in zip(kinds, layer, strict=True)
-                    )
-                    for layer in starts
-                ),
-                expert_count=expert_count,
-                quantization=dict.fromkeys(("gate", "up", "down"), Quantization(bits=4, group_size=GROUP)),
-            )
+        yield ExpertLayout(
+            kinds=tuple(kinds),
+            layers=tuple(
+                tuple(
+                    StoredPiece(tensor=kind.name, path=path, offset=start)
+                    for kind, start in zip(kinds, layer, strict=True)
+                )
+                for layer in starts
+            ),
+            expert_count=expert_count,
+            quantization=dict.fromkeys(("gate", "up", "down"), Quantization(bits=4, group_size=GROUP)),
+        )
 
 
 def _kind(projection: Projection, part: Part, shape: tuple[int, ...], dtype: PieceDtype) -> PieceKind:

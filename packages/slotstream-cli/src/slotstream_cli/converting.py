@@ -4,12 +4,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from slotstream_core.checkpoint.conversion import ConversionOptions, ConversionProgress, convert_checkpoint
+from slotstream_core.checkpoint.conversion import ConversionOptions, convert_checkpoint
 from slotstream_core.checkpoint.storage import StorageOptions
 
 _INTERRUPTED = 130
@@ -24,7 +25,7 @@ def convert(source: Path, destination: Path, *, storage: StorageOptions, shard_b
     """
     options = ConversionOptions(storage=storage, shard_bytes=shard_bytes)
     try:
-        with _shown_progress() as progress:
+        with shown_progress("convert") as progress:
             report = convert_checkpoint(source, destination, options, progress)
     except KeyboardInterrupt:
         click.echo(f"-- interrupted; the same command continues in {destination}", err=True)
@@ -36,9 +37,33 @@ def convert(source: Path, destination: Path, *, storage: StorageOptions, shard_b
     )
 
 
+class FileProgress(Protocol):
+    """How far something is that writes one file after the other; see `ConversionProgress`."""
+
+    @property
+    def done_bytes(self) -> int:
+        """Bytes that are written or were found intact."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes altogether."""
+
+    @property
+    def file_name(self) -> str:
+        """The file at hand."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether that file was finished by an earlier run."""
+
+
 @contextmanager
-def _shown_progress() -> Iterator[Callable[[ConversionProgress], None]]:
-    """A bar on a terminal, one line a file anywhere else."""
+def shown_progress(what: str) -> Iterator[Callable[[FileProgress], None]]:
+    """A bar on a terminal, one line a file anywhere else.
+
+    Args:
+        what: What is done, until the first file is named.
+    """
     if not sys.stderr.isatty():
         yield _PlainProgress()
         return
@@ -50,7 +75,7 @@ def _shown_progress() -> Iterator[Callable[[ConversionProgress], None]]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("convert", total=None)
+        task = bar.add_task(what, total=None)
         yield lambda step: bar.update(
             task, completed=step.done_bytes, total=step.total_bytes, description=step.file_name
         )
@@ -62,7 +87,7 @@ class _PlainProgress:
     def __init__(self) -> None:
         self._file_name = ""
 
-    def __call__(self, step: ConversionProgress) -> None:
+    def __call__(self, step: FileProgress) -> None:
         if step.file_name != self._file_name:
             self._file_name = step.file_name
             verb = "kept" if step.kept else "writing"

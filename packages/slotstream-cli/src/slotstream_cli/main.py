@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "parity": ("parity", "Write a checkpoint's logits for given token ids."),
         "doctor": ("doctor", "Show what fits on this machine and how fast it will be."),
         "convert": ("convert", "Convert a Hugging Face checkpoint into the layout that is streamed."),
+        "repack": ("repack", "Write a model's experts as records of one read each."),
         "elastic-check": ("elastic_check", "Check that resizing the expert pool leaves the output alone."),
         "elastic-drill": ("elastic_drill", "Drive the memory governor through pressure and recovery."),
         "calibrate": ("calibrate", "Measure a model on this machine for doctor's forecast."),

@@ -35,6 +35,8 @@ class RunReport:
             f"{self._model}: {plan.pool_slots:,} of {total:,} experts fit in the pool ({share:.0%}, "
             f"{plan.pool_bytes / 1e6:,.1f} MB); {rest}"
         )
+        if share < 1:
+            self._line(self._engine.reading.describe())
         for note in plan.notes:
             self._line(note)
 
@@ -130,6 +132,8 @@ class RunReport:
             "total_experts": plan.geometry.total_experts,
             "expected_peak_bytes": plan.expected_peak_bytes,
             "window_tokens": plan.window_tokens,
+            "record_layout": self._engine.reading.layout,
+            "direct_reads": self._engine.reading.direct,
         }
 
     def _line(self, text: str) -> None:

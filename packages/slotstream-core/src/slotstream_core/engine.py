@@ -13,6 +13,7 @@ from typing import Any
 from slotstream_core.backend import Backend
 from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
 from slotstream_core.events import GenerationEvent
+from slotstream_core.experts.reading import ExpertReading
 from slotstream_core.generation.assembly import ReplyAssembler
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.phases import Phase, Transition
@@ -96,6 +97,11 @@ class Engine:
         """Stop the readers, close the checkpoint's files and let the memory go.  A second call does nothing."""
         self.memory.leave_disk()
         self._loaded.close()
+
+    @property
+    def reading(self) -> ExpertReading:
+        """How the experts are read from disk."""
+        return self._loaded.reading
 
     @property
     def pool(self) -> ExpertsPool:

@@ -6,6 +6,7 @@
     |   +-- CheckpointDamaged      truncated file, wrong shape or dtype, NaN scales, inconsistent index
     |   +-- UnsupportedModel       an architecture, tensor or setting this version does not know
     |   +-- CorrectionUnusable     the lookahead's correction file is missing or not as documented
+    |   +-- RecordsUnusable        repacked experts are stale, damaged, or those of another checkpoint
     +-- TokenizerError             tokenizer or chat template missing, broken, or at odds with the vocabulary
     |   +-- TemplateError          the chat template refused the conversation
     +-- BackendError               MLX cannot run here as installed
@@ -54,6 +55,10 @@ class UnsupportedModel(CheckpointError):
 
 class CorrectionUnusable(CheckpointError):
     """The file that corrects the lookahead's forecasts is missing, damaged, or made for another model."""
+
+
+class RecordsUnusable(CheckpointError):
+    """Repacked experts are damaged, incomplete, or were made from another checkpoint."""
 
 
 class TokenizerError(SlotstreamError):

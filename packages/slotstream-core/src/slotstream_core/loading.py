@@ -25,6 +25,8 @@ from slotstream_core.experts import (
 from slotstream_core.experts.cuda_memory import cuda_memory
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
+from slotstream_core.experts.packed import best_layout
+from slotstream_core.experts.reading import ExpertReading, name_layout
 from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.experts.uses import RecordUses, read_uses, uses_path, write_uses
@@ -51,6 +53,7 @@ class LoadedModel:
         forecaster: What reads experts ahead in decode; None where the plan or the options leave it out.
         draft_experts: The draft head's experts; None without a draft head.
         depths: How many tokens to draft; learns from one reply to the next.
+        reading: How the experts are read.
     """
 
     def __init__(
@@ -63,12 +66,14 @@ class LoadedModel:
         forecaster: Forecaster | None,
         draft_experts: DraftExperts | None,
         depths: DepthPolicy,
+        reading: ExpertReading,
         resources: ExitStack,
     ) -> None:
         self.checkpoint = checkpoint
         self.forecaster = forecaster
         self.draft_experts = draft_experts
         self.depths = depths
+        self.reading = reading
         self.experts = experts
         self.model = model
         self.plan = plan
@@ -134,13 +139,17 @@ def load_model(
         reads_ahead = memory_plan.lookahead and options.lookahead == "plan"
         lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
         modules = trunk_modules(checkpoint.config.num_hidden_layers)
-        layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
-        _check_plan(memory_plan, layout)
+        stacked = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
+        _check_plan(memory_plan, stacked)
+        layout = stacked if options.records == "off" else best_layout(checkpoint.directory, stacked, "trunk")
         cap_buffer_cache(memory_plan.buffer_cache_limit_bytes)
         direct = _reads_past_cache(memory_plan, layout)
+        source = resources.enter_context(StoredExperts(layout, direct=direct))
+        reading = ExpertReading(layout=name_layout(layout), direct=source.alignment > 1)
+        logger.info("%s", reading.describe())
         experts = resources.enter_context(
             StreamedExperts(
-                resources.enter_context(StoredExperts(layout, direct=direct)),
+                source,
                 slot_count=memory_plan.pool_slots,
                 lane_count=lanes,
                 ahead_lane_count=choose_ahead_lanes(lanes) if reads_ahead else 0,
@@ -154,6 +163,7 @@ def load_model(
             memory_plan,
             lane_count=lanes,
             direct=direct,
+            records=options.records,
             memory=memory,
             resources=resources,
         )
@@ -161,7 +171,7 @@ def load_model(
         model = resources.enter_context(build_model(checkpoint, experts, backend, draft_experts=drafting))
         forecaster = _look_ahead(checkpoint, model, experts, backend, memory_plan, options) if reads_ahead else None
         if warm_directory is not None and options.warm_start != "off":
-            _start_warm(warm_directory, experts, options, resources)
+            _start_warm(warm_directory, stacked, experts, options, resources)
         return LoadedModel(
             checkpoint=checkpoint,
             experts=experts,
@@ -170,13 +180,19 @@ def load_model(
             forecaster=forecaster,
             draft_experts=draft_experts,
             depths=choose_depths(memory_plan, options),
+            reading=reading,
             resources=resources.pop_all(),
         )
 
 
-def _start_warm(directory: Path, experts: StreamedExperts, options: EngineOptions, resources: ExitStack) -> None:
-    """Fill the pool with what earlier runs used most, in the background, and keep the uses of this one at its end."""
-    layout, pool = experts.layout, experts.pool
+def _start_warm(
+    directory: Path, layout: ExpertLayout, experts: StreamedExperts, options: EngineOptions, resources: ExitStack
+) -> None:
+    """Fill the pool with what earlier runs used most, in the background, and keep the uses of this one at its end.
+
+    They are kept under the stacked layout, so that repacking a checkpoint forgets nothing.
+    """
+    pool = experts.pool
     try:
         path = uses_path(directory, layout)
     except OSError as error:

@@ -13,6 +13,7 @@ from slotstream_core.generation.draft_depth import DEPTH_LIMIT
 AheadSwitch = Literal["plan", "off"]
 Tap = Literal["boundary", "attention"]
 WarmSwitch = Literal["auto", "on", "off"]
+RecordsSwitch = Literal["auto", "off"]
 
 LOOKAHEAD_VARIABLE = "SLOTSTREAM_OPT_EXPERT_PREFETCH"
 DEPTH_VARIABLE = "SLOTSTREAM_DRAFT_DEPTH"
@@ -22,6 +23,7 @@ SWEEP_VARIABLE = "SLOTSTREAM_SWEEP"
 ADMIT_VARIABLE = "SLOTSTREAM_SWEEP_ADMIT"
 GROUP_VARIABLE = "SLOTSTREAM_EXPERT_LOAD_BATCH"
 WARM_VARIABLE = "SLOTSTREAM_WARM_START"
+RECORDS_VARIABLE = "SLOTSTREAM_REPACKED"
 
 WARM_BUDGET_S = 10.0
 
@@ -40,6 +42,7 @@ class EngineOptions:
         warm_start: Whether uses are kept, and a pool filled by them, where a directory for that is given; auto fills
             pools of at least half the experts only.
         warm_budget_s: How long filling the pool may take when nothing is asked meanwhile.
+        records: Whether repacked experts are read where a checkpoint has them, or its stacked tensors always.
     """
 
     lookahead: AheadSwitch = "plan"
@@ -49,6 +52,7 @@ class EngineOptions:
     sweep: SweepOptions = SWEEPING
     warm_start: WarmSwitch = "auto"
     warm_budget_s: float = WARM_BUDGET_S
+    records: RecordsSwitch = "auto"
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> EngineOptions:
@@ -72,6 +76,7 @@ class EngineOptions:
             row_invariant=exact == "1",
             sweep=sweep,
             warm_start=cast(WarmSwitch, _choice(environment, WARM_VARIABLE, {"0": "off", "1": "on"}) or "auto"),
+            records=cast(RecordsSwitch, _choice(environment, RECORDS_VARIABLE, {"0": "off", "1": "auto"}) or "auto"),
         )
 
 

@@ -4,11 +4,7 @@ Memory stays at a few blocks of `block_bytes`, whatever the model's size: tensor
 blocks of rows or experts.  Every finished file is recorded, so that a run that was killed is taken up by the next.
 """
 
-import fcntl
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from slotstream_core.checkpoint.claiming import check_free_space, claimed
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.floats import encode
 from slotstream_core.checkpoint.headers import CONFIG_NAME, DRAFT_NAME, DTYPE_BYTES, list_directory, read_directory
@@ -70,8 +67,6 @@ COPIED_FILES: Final = (
     "NOTICE",
 )
 """Files beside the weights that a converted model keeps."""
-
-_SPARE_DISK_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +167,7 @@ def convert_checkpoint(
         files.append(Shard(file_name=DRAFT_NAME, tensors=tuple(outputs)))
     settings = {"layout": 1, "storage": asdict(options.storage), "shard_bytes": options.shard_bytes}
     identity = fingerprint(settings, (source / CONFIG_NAME, *checkpoint.files))
-    with _locked(destination) as created:
+    with claimed(destination, doing="conversion") as created:
         state = ConversionState.begin(destination, identity)
         try:
             report = _write_files(files, [*main, *draft], state, options.block_bytes, progress)
@@ -224,32 +219,6 @@ def _settings(items: Sequence[_Item]) -> Iterator[tuple[TensorSpec, ModuleQuanti
             yield item.source.spec, item.setting
 
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[bool]:
-    """Create the directory if need be and keep other conversions out of it; yield whether it was created."""
-    created = False
-    try:
-        try:
-            directory.mkdir(parents=True)
-            created = True
-        except FileExistsError:
-            pass
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise CheckpointError(
-            f"{directory} cannot be written to: {error.strerror}; give a directory that does not exist yet"
-        ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise CheckpointError(f"another conversion is writing to {directory}; wait for it to end") from error
-    try:
-        yield created
-    finally:
-        os.close(descriptor)
-
-
 def _write_files(
     files: Sequence[Shard],
     items: Sequence[_Item],
@@ -259,7 +228,7 @@ def _write_files(
 ) -> ConversionReport:
     kept = [shard for shard in files if state.intact(shard)]
     missing = [shard for shard in files if shard not in kept]
-    _check_free_space(state.directory, sum(shard.file_bytes for shard in missing))
+    check_free_space(state.directory, sum(shard.file_bytes for shard in missing))
     total_bytes = sum(shard.file_bytes for shard in files)
     done_bytes = 0
 
@@ -286,15 +255,6 @@ def _write_files(
         kept_files=tuple(shard.file_name for shard in kept),
         total_bytes=total_bytes,
     )
-
-
-def _check_free_space(directory: Path, needed_bytes: int) -> None:
-    free_bytes = shutil.disk_usage(directory).free
-    if free_bytes < needed_bytes + _SPARE_DISK_BYTES:
-        raise CheckpointError(
-            f"{directory} needs {(needed_bytes + _SPARE_DISK_BYTES) / 1e9:.2f} GB and its disk has "
-            f"{free_bytes / 1e9:.2f} GB free; free some space or give a directory on another disk"
-        )
 
 
 def _write_shard(

@@ -81,10 +81,9 @@ class TensorDirectory(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extent:
-    """A run of bytes in an open file."""
+    """A run of bytes in a file."""
 
     path: Path
-    fd: int
     offset: int
     byte_count: int
 
@@ -135,12 +134,19 @@ class PieceKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredPiece:
-    """One kind of piece for every expert of one layer: a tensor of the checkpoint."""
+    """One kind of piece for every expert of one layer: a tensor of the checkpoint.
+
+    Attributes:
+        tensor: Its name.
+        path: The file that holds it.
+        offset: Of expert 0's piece in the file.
+        stride_bytes: From one expert's piece to the next; None where they adjoin, as in a stacked tensor.
+    """
 
     tensor: str
     path: Path
-    fd: int
     offset: int
+    stride_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,6 +193,16 @@ class ExpertLayout:
         """Bytes of one expert in a slot."""
         return sum(kind.slot_bytes for kind in self.kinds)
 
+    @property
+    def repacked(self) -> bool:
+        """Whether the pieces of an expert adjoin, so that one read fetches it."""
+        return any(piece.stride_bytes is not None for layer in self.layers for piece in layer)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that hold the experts."""
+        return tuple(sorted({piece.path for layer in self.layers for piece in layer}))
+
     def extents(self, layer: int, expert: int) -> tuple[Extent, ...]:
         """Return where each piece of one expert lies, in the order of `kinds`."""
         return tuple(self.extent(layer, index, expert) for index in range(len(self.kinds)))
@@ -195,7 +211,8 @@ class ExpertLayout:
         """Return where one piece (an index into `kinds`) of one expert lies."""
         stored = self.layers[layer][kind]
         byte_count = self.kinds[kind].disk_bytes
-        return Extent(path=stored.path, fd=stored.fd, offset=stored.offset + expert * byte_count, byte_count=byte_count)
+        stride_bytes = stored.stride_bytes or byte_count
+        return Extent(path=stored.path, offset=stored.offset + expert * stride_bytes, byte_count=byte_count)
 
     @staticmethod
     def from_checkpoint(checkpoint: TensorDirectory, modules: Sequence[str], *, float_name: FloatName) -> ExpertLayout:
@@ -256,7 +273,7 @@ def _describe(checkpoint: TensorDirectory, module: str, float_name: FloatName) -
                 )
             counts[name] = header.shape[0]
             kinds.append(kind)
-            stored.append(StoredPiece(tensor=name, path=header.path, fd=extent.fd, offset=extent.offset))
+            stored.append(StoredPiece(tensor=name, path=header.path, offset=extent.offset))
     if len(set(counts.values())) != 1:
         listing = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise CheckpointDamaged(f"the tensors of {module} disagree on the number of experts: {listing}")

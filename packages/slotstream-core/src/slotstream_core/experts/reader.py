@@ -25,7 +25,6 @@ LANES_VARIABLE = "SLOTSTREAM_IO_QUEUE_DEPTH"
 LANES_MAX = 128
 DEMAND_LANES = 32
 AHEAD_LANES = 16
-MERGE_BYTES = 1 << 20
 JOB_BYTES = 1 << 18
 PIECES_PER_READ = 256  # well under the kernel's limit of 1,024 buffers a call
 CLOSE_WAIT_S = 5.0
@@ -68,11 +67,11 @@ class ExpertReader:
         self._gate = DemandGate()
         self._outstanding: weakref.WeakSet[ReadBatch] = weakref.WeakSet()
         self._closed = False
-        # No segment exceeds this: merging stops at MERGE_BYTES. Blocks around it may add one at either end.
-        largest = max(kind.disk_bytes for kind in source.layout.kinds)
-        self._scratch_bytes = max(MERGE_BYTES, largest) + 2 * source.alignment
+        # No segment exceeds this. Blocks around it may add one at either end.
+        largest = max(source.merge_bytes, *(kind.disk_bytes for kind in source.layout.kinds))
+        self._scratch_bytes = largest + 2 * source.alignment
         scratch = _scratch(self.memory, lane_count, self._scratch_bytes)
-        self.ahead_scratch_bytes = min(max(MERGE_BYTES, largest), source.layout.record_bytes) + 2 * source.alignment
+        self.ahead_scratch_bytes = min(largest, source.layout.record_bytes) + 2 * source.alignment
         ahead_scratch = _scratch(self.memory, ahead_lane_count, self.ahead_scratch_bytes)
         self._lanes = [
             _start(f"slotstream-lane-{index}", _work, self._jobs, part) for index, part in enumerate(scratch)
@@ -168,7 +167,8 @@ def _work_ahead(jobs: queue.SimpleQueue[Job | None], scratch: Bytes, gate: Deman
 
 
 def _segments(source: ExpertSource, records: Sequence[Record]) -> list[Segment]:
-    """Cover every piece of the records, joining neighbours on disk while a read stays within MERGE_BYTES."""
+    """Cover every piece of the records, joining neighbours on disk while a read stays within `merge_bytes`."""
+    limit = source.merge_bytes
     sizes = [kind.disk_bytes for kind in source.layout.kinds]
     pieces = sorted(
         (fd, offset, kind, index)
@@ -180,7 +180,7 @@ def _segments(source: ExpertSource, records: Sequence[Record]) -> list[Segment]:
     for fd, offset, kind, index in pieces:
         size = sizes[kind]
         adjacent = fd == last.fd and offset == last.offset + last.byte_count
-        if adjacent and last.byte_count + size <= MERGE_BYTES and len(last.pieces) < PIECES_PER_READ:
+        if adjacent and last.byte_count + size <= limit and len(last.pieces) < PIECES_PER_READ:
             last.byte_count += size
             last.pieces.append(Piece(kind, index))
         else:

@@ -15,6 +15,7 @@ from typing import Protocol, Self
 from slotstream_core.errors import CheckpointMissing
 from slotstream_core.experts.layout import ExpertLayout
 
+MERGE_BYTES = 1 << 20
 DIRECT_ALIGNMENT = 4096  # covers the logical block of every common disk and the page of a CPU that has 4 KiB pages
 
 
@@ -28,6 +29,10 @@ class ExpertSource(Protocol):
     @property
     def alignment(self) -> int:
         """1, or what offsets, lengths and buffer addresses of reads must be multiples of."""
+
+    @property
+    def merge_bytes(self) -> int:
+        """How long a read of pieces that adjoin may become; a single piece may be longer."""
 
     def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
         """Return the descriptor and offset of every piece of one record, in the order of `layout.kinds`."""
@@ -63,15 +68,15 @@ class StoredExperts:
 
     def __init__(self, layout: ExpertLayout, *, direct: bool = False) -> None:
         self._layout = layout
-        paths = sorted({piece.path for layer in layout.layers for piece in layer})
-        opened = _open_direct(paths) if direct else {}
+        paths = layout.paths
+        opened = open_past_cache(paths) if direct else {}
         self._direct = bool(opened)
         opened = opened or _open_ordinary(paths)
         self._paths = {fd: path for path, fd in opened.items()}
-        self._close = weakref.finalize(self, _close_all, tuple(opened.values()))
+        self._close = weakref.finalize(self, close_files, tuple(opened.values()))
         self._starts = [
             [
-                (opened[piece.path], piece.offset, kind.disk_bytes)
+                (opened[piece.path], piece.offset, piece.stride_bytes or kind.disk_bytes)
                 for piece, kind in zip(layer, layout.kinds, strict=True)
             ]
             for layer in layout.layers
@@ -99,6 +104,11 @@ class StoredExperts:
         """See `ExpertSource`."""
         return DIRECT_ALIGNMENT if self._direct else 1
 
+    @property
+    def merge_bytes(self) -> int:
+        """See `ExpertSource`: a mebibyte, and a whole record where its pieces adjoin."""
+        return max(MERGE_BYTES, self._layout.record_bytes) if self._layout.repacked else MERGE_BYTES
+
     def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
         """See `ExpertSource`."""
         return [(fd, start + expert * stride) for fd, start, stride in self._starts[layer]]
@@ -112,7 +122,8 @@ class StoredExperts:
         return os.preadv(fd, buffers, offset)
 
 
-def _close_all(descriptors: Sequence[int]) -> None:
+def close_files(descriptors: Sequence[int]) -> None:
+    """Close descriptors."""
     for fd in descriptors:
         os.close(fd)
 
@@ -123,7 +134,7 @@ def _open_ordinary(paths: Sequence[Path]) -> dict[Path, int]:
         try:
             opened[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            _close_all(tuple(opened.values()))
+            close_files(tuple(opened.values()))
             raise CheckpointMissing(
                 f"{path} cannot be opened for reading ({error.strerror}); check that it exists and may be read"
             ) from error
@@ -134,7 +145,7 @@ def _open_ordinary(paths: Sequence[Path]) -> dict[Path, int]:
     return opened
 
 
-def _open_direct(paths: Sequence[Path]) -> dict[Path, int]:
+def open_past_cache(paths: Sequence[Path]) -> dict[Path, int]:
     """Open every file for reads past the page cache; nothing when one of them cannot be read that way."""
     opened: dict[Path, int] = {}
     try:
@@ -147,7 +158,7 @@ def _open_direct(paths: Sequence[Path]) -> dict[Path, int]:
             with mmap.mmap(-1, DIRECT_ALIGNMENT) as block:  # file systems may refuse only when it comes to reading
                 os.preadv(opened[path], [block], 0)
     except OSError:
-        _close_all(tuple(opened.values()))
+        close_files(tuple(opened.values()))
         return {}
     return opened
 

@@ -52,7 +52,7 @@ def uses_path(directory: Path, layout: ExpertLayout) -> Path:
         OSError: A file of the checkpoint is gone.
     """
     digest = hashlib.sha256()
-    for path in sorted({piece.path for layer in layout.layers for piece in layer}):
+    for path in layout.paths:
         state = path.stat()
         digest.update(f"{path.resolve()}:{state.st_size}:{state.st_mtime_ns};".encode())
     digest.update(f"{layout.layer_count}:{layout.expert_count}:{layout.record_bytes}".encode())

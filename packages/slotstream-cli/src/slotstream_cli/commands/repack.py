@@ -1,0 +1,30 @@
+"""`slotstream repack`: a model's experts as records of their own, one read each."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("repack")
+@click.argument("model", metavar="[NAME|DIR]", required=False)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write here, on another disk perhaps; the checkpoint links to it.  [default: inside the checkpoint]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+def command(*, model: str | None, output: Path | None, as_json: bool) -> None:
+    """Write each expert of a model as one page-aligned record beside the checkpoint's stacked tensors.
+
+    A missing expert then takes one read instead of nine. `run`, `chat` and `serve` use the records by themselves, and
+    replies stay the same. The records take as much disk space again as the experts. An interrupted run continues when
+    the command is run again; a finished one is checked against its digests. Removing `repacked` undoes it.
+    """
+    from slotstream_cli.models import choose_model
+    from slotstream_cli.repacking import repack
+
+    choice = choose_model(model)
+    if choice.note:
+        click.echo(f"-- {choice.note}", err=True)
+    repack(choice.directory, output, as_json=as_json)

@@ -1,0 +1,36 @@
+"""What `slotstream repack` does, apart from its command line: the repacking with its progress on stderr."""
+
+import json
+from pathlib import Path
+
+import click
+
+from slotstream_cli.converting import shown_progress
+from slotstream_core.experts.repacking import repack_checkpoint, report_document
+
+_INTERRUPTED = 130
+
+
+def repack(model: Path, output: Path | None, *, as_json: bool) -> None:
+    """Repack a checkpoint's experts, showing how far it is.
+
+    Raises:
+        click.exceptions.Exit: 130 after Ctrl-C; what was written is continued by the next run.
+        SlotstreamError: The experts cannot be repacked.
+    """
+    try:
+        with shown_progress("repack") as progress:
+            report = repack_checkpoint(model, output, progress=progress)
+    except KeyboardInterrupt:
+        click.echo("-- interrupted; the same command continues", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    kept = f", {len(report.kept_files)} found complete and right" if report.kept_files else ""
+    click.echo(
+        f"-- {report.directory}: {report.records:,} records of {report.total_bytes / 1e6:,.1f} MB together, "
+        f"{len(report.written_files)} files written and read back{kept}",
+        err=True,
+    )
+    if report.link is not None:
+        click.echo(f"-- {report.link} leads there", err=True)
+    if as_json:
+        click.echo(json.dumps(report_document(report), indent=2))

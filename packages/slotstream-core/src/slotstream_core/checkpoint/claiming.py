@@ -1,0 +1,63 @@
+"""Taking a directory to write into: one writer at a time, and only where there is room."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from slotstream_core.errors import CheckpointError
+
+SPARE_DISK_BYTES: Final = 64 * 2**20
+
+
+@contextmanager
+def claimed(directory: Path, *, doing: str) -> Iterator[bool]:
+    """Create the directory if need be and keep other writers out of it; yield whether it was created.
+
+    Args:
+        directory: Where to write.
+        doing: What is done there, such as "conversion", for messages.
+
+    Raises:
+        CheckpointError: It cannot be created or opened, or another process writes there.
+    """
+    created = False
+    try:
+        try:
+            directory.mkdir(parents=True)
+            created = True
+        except FileExistsError:
+            pass
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CheckpointError(
+            f"{directory} cannot be written to: {error.strerror}; give a directory that does not exist yet"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise CheckpointError(f"another {doing} is writing to {directory}; wait for it to end") from error
+    try:
+        yield created
+    finally:
+        os.close(descriptor)
+
+
+def check_free_space(directory: Path, needed_bytes: int) -> None:
+    """Check that a disk has room, with a little to spare.
+
+    Raises:
+        CheckpointError: It has not.
+    """
+    free_bytes = shutil.disk_usage(directory).free
+    if free_bytes < needed_bytes + SPARE_DISK_BYTES:
+        raise CheckpointError(
+            f"{directory} needs {(needed_bytes + SPARE_DISK_BYTES) / 1e9:.2f} GB and its disk has "
+            f"{free_bytes / 1e9:.2f} GB free; free some space or give a directory on another disk"
+        )

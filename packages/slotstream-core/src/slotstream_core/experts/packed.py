@@ -1,0 +1,158 @@
+"""Choosing where expert records are read from: repacked ones where a checkpoint has them and they are its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from slotstream_core.checkpoint.records import (
+    PartName,
+    RecordPart,
+    RecordPiece,
+    RecordsIndex,
+    check_files,
+    check_sources,
+    identify_sources,
+    read_records_index,
+)
+from slotstream_core.errors import RecordsUnusable
+from slotstream_core.experts.layout import ExpertLayout, StoredPiece
+
+logger = logging.getLogger("slotstream.experts")
+
+SAMPLE_BYTES: Final = 4096
+SAMPLE_STEP: Final = 7919  # a prime: sampled experts spread over the ids
+
+
+def record_pieces(layout: ExpertLayout) -> tuple[RecordPiece, ...]:
+    """Return how the pieces of a layout lie in a record."""
+    pieces: list[RecordPiece] = []
+    offset = 0
+    for kind in layout.kinds:
+        pieces.append(RecordPiece(name=kind.name, dtype=kind.disk_dtype, shape=kind.shape, offset=offset))
+        offset += kind.disk_bytes
+    return tuple(pieces)
+
+
+def repacked_layout(stacked: ExpertLayout, index: RecordsIndex, part: RecordPart) -> ExpertLayout:
+    """Return the same experts as records of their own.
+
+    Raises:
+        RecordsUnusable: The records are made of other pieces, or there are not as many.
+    """
+    modules = [layer[0].tensor.rsplit(".", 2)[0] for layer in stacked.layers]
+    if (
+        part.pieces != record_pieces(stacked)
+        or part.expert_count != stacked.expert_count
+        or [file.module for file in part.files] != modules
+    ):
+        raise RecordsUnusable(f"the records in {index.directory} are not made as this checkpoint's experts are")
+    layers = tuple(
+        tuple(
+            StoredPiece(
+                tensor=stored.tensor,
+                path=index.directory / file.name,
+                offset=piece.offset,
+                stride_bytes=part.stride_bytes,
+            )
+            for stored, piece in zip(layer, part.pieces, strict=True)
+        )
+        for layer, file in zip(stacked.layers, part.files, strict=True)
+    )
+    return dataclasses.replace(stacked, layers=layers)
+
+
+def find_repacked(directory: Path, stacked: ExpertLayout, name: PartName) -> ExpertLayout | None:
+    """Return the layout of a checkpoint's repacked records; None when it has none.
+
+    Args:
+        directory: The checkpoint's.
+        stacked: Where its stacked tensors hold the experts.
+        name: Which experts.
+
+    Raises:
+        RecordsUnusable: There are records, and they are damaged, incomplete, or another checkpoint's.
+        CheckpointError: A shard cannot be read.
+    """
+    index = read_records_index(directory)
+    part = None if index is None else index.part(name)
+    if index is None or part is None:
+        return None
+    check_sources(index, identify_sources(stacked.paths))
+    check_files(index)
+    repacked = repacked_layout(stacked, index, part)
+    difference = first_difference(stacked, repacked)
+    if difference is not None:
+        raise RecordsUnusable(f"{difference.path} holds other experts than the stacked tensors ({difference.tensor})")
+    return repacked
+
+
+def best_layout(directory: Path, stacked: ExpertLayout, name: PartName) -> ExpertLayout:
+    """Return the repacked layout where it can be used, else, after a line in the log if there is one, the stacked one.
+
+    Raises:
+        CheckpointError: A shard cannot be read.
+    """
+    try:
+        return find_repacked(directory, stacked, name) or stacked
+    except RecordsUnusable as error:
+        logger.warning("%s; the stacked tensors are read instead. `slotstream repack` writes the records anew", error)
+        return stacked
+
+
+def first_difference(left: ExpertLayout, right: ExpertLayout) -> StoredPiece | None:
+    """Compare samples of two layouts of the same experts; return the first piece of the second that differs.
+
+    Compared are the first bytes of three pieces of one expert a layer, another one in each layer: experts of another
+    training or quantisation differ everywhere, and this reads little.
+
+    Raises:
+        RecordsUnusable: A file cannot be opened or read.
+    """
+    kinds = sorted({0, len(left.kinds) // 2, len(left.kinds) - 1})
+    with opened_files(left.paths) as mine, opened_files(right.paths) as theirs:
+        for layer in range(left.layer_count):
+            expert = layer * SAMPLE_STEP % left.expert_count
+            for kind in kinds:
+                one, other = left.extent(layer, kind, expert), right.extent(layer, kind, expert)
+                length = min(one.byte_count, SAMPLE_BYTES)
+                if _read(mine[one.path], one.path, one.offset, length) != _read(
+                    theirs[other.path], other.path, other.offset, length
+                ):
+                    return right.layers[layer][kind]
+    return None
+
+
+@contextmanager
+def opened_files(paths: tuple[Path, ...]) -> Iterator[dict[Path, int]]:
+    """Open files for reading and close them afterwards.
+
+    Raises:
+        RecordsUnusable: One cannot be opened.
+    """
+    opened: dict[Path, int] = {}
+    try:
+        for path in paths:
+            try:
+                opened[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise RecordsUnusable(f"{path} cannot be opened: {error.strerror}") from error
+        yield opened
+    finally:
+        for descriptor in opened.values():
+            os.close(descriptor)
+
+
+def _read(descriptor: int, path: Path, offset: int, length: int) -> bytes:
+    try:
+        data = os.pread(descriptor, length, offset)
+    except OSError as error:
+        raise RecordsUnusable(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) != length:
+        raise RecordsUnusable(f"{path} ends before byte {offset + length:,}")
+    return data
