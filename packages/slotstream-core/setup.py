@@ -25,8 +25,8 @@ X86_FLAGS = {
     "kernels_avx512.c": AVX512,
     "pieces_avx2.c": AVX2,
 }
-# Plain loops over rows, which the compiler turns into vectors.
-VECTORISED = {"pieces.c": ["-O3"], "pieces_avx2.c": ["-O3"]}
+# Plain loops, which the compiler turns into vectors.
+VECTORISED = {"pieces.c": ["-O3"], "pieces_avx2.c": ["-O3"], "segments.c": ["-O3"]}
 WITH_X86 = sys.platform == "linux" and platform.machine() == "x86_64"
 
 SOURCES = (
@@ -43,6 +43,8 @@ SOURCES = (
     "rows.c",
     "pieces.c",
     "pieces_avx2.c",
+    "segments.c",
+    "lanes.c",
     "module.c",
 )
 HEADERS = (
@@ -53,6 +55,8 @@ HEADERS = (
     "matrices.h",
     "pieces.h",
     "pieces_body.h",
+    "segments.h",
+    "lanes.h",
 )
 
 

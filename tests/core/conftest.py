@@ -1,10 +1,12 @@
 """Tiny checkpoints shared by the core tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from slotstream_core.native.binding import library_path
 from slotstream_core.testing import write_tiny_model
 
 os.environ.setdefault("MLX_ENABLE_TF32", "0")  # exact float32 products where the device offers shorter ones
@@ -14,3 +16,13 @@ os.environ.setdefault("MLX_ENABLE_TF32", "0")  # exact float32 products where th
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete tiny quantised model, read-only."""
     return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def lanes(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Who reads experts, for modules whose every test is run with both."""
+    if request.param == "compiled" and library_path() is None:
+        pytest.skip("installed without a compiler")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLOTSTREAM_NATIVE", "1" if request.param == "compiled" else "0")
+        yield request.param

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import math
 import os
@@ -16,6 +17,7 @@ import numpy as np
 
 from slotstream_core.experts.layout import ExpertLayout, FloatName, PieceDtype
 from slotstream_core.experts.sources import StoredExperts
+from slotstream_core.native.lanes import READ_FUNCTION
 
 HIDDEN, INTERMEDIATE = 64, 32
 ITEM = {"U32": 4, "F32": 4, "BF16": 2, "F16": 2}
@@ -106,8 +108,14 @@ def random_bytes(random: np.random.Generator, dtype: str, count: int) -> bytes:
     return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
 
 
+class Buffer(ctypes.Structure):
+    """`struct iovec` of <sys/uio.h>."""
+
+    _fields_ = [("address", ctypes.c_void_p), ("byte_count", ctypes.c_size_t)]
+
+
 class ScriptedSource(StoredExperts):
-    """Reads as stored, except for the experts it was told to fail, cut short or hold back."""
+    """Reads as stored, except for the experts it was told to fail, cut short or hold back; compiled lanes call it."""
 
     def __init__(self, layout: ExpertLayout) -> None:
         super().__init__(layout)
@@ -125,6 +133,20 @@ class ScriptedSource(StoredExperts):
             for place in self.locate(layer, expert)
         }
         self._starts_of = sorted(self._where)
+        self._callback = READ_FUNCTION(self._read)
+
+    @property
+    def native_read(self) -> int | None:
+        return ctypes.cast(self._callback, ctypes.c_void_p).value
+
+    def _read(self, context: int | None, fd: int, buffers: int, count: int, offset: int) -> int:
+        parts = (Buffer * count).from_address(buffers)
+        try:
+            return self.read(
+                fd, [memoryview((ctypes.c_uint8 * b.byte_count).from_address(b.address)) for b in parts], offset
+            )
+        except OSError as error:
+            return -(error.errno or errno.EIO)
 
     def read(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
         self.read_count += 1

@@ -25,6 +25,8 @@ from slotstream_core.experts.stacks import Experts
 from slotstream_core.experts.streamed import StreamedExperts
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
 
+pytestmark = pytest.mark.usefixtures("lanes")
+
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:

@@ -8,7 +8,7 @@ import pytest
 from slotstream_core.backend import FloatName
 from slotstream_core.errors import BackendError
 from slotstream_core.experts import cuda_memory as cuda_module
-from slotstream_core.experts.batches import ReadBatch, Record
+from slotstream_core.experts.batches import Batch, Record
 from slotstream_core.experts.cuda_memory import cuda_memory, prove
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slot_memory import Bytes, HostMemory
@@ -24,7 +24,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
         yield opened
 
 
-def read(reader: ExpertReader, arrays: SlotArrays, records: list[Record]) -> ReadBatch:
+def read(reader: ExpertReader, arrays: SlotArrays, records: list[Record]) -> Batch:
     batch = reader.prepare(records, arrays)
     reader.submit(batch)
     batch.done.wait()

@@ -20,6 +20,8 @@ LAYERS, EXPERTS = 3, 20
 RECORDS = LAYERS * EXPERTS
 Rows = npt.NDArray[np.int64]
 
+pytestmark = pytest.mark.usefixtures("lanes")
+
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:

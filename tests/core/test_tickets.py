@@ -14,6 +14,8 @@ from slotstream_core.experts.streamed import StreamedExperts
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
 from tests.core.test_pool import assert_slot_holds, assert_slots_hold
 
+pytestmark = pytest.mark.usefixtures("lanes")
+
 LIMITS = AheadLimits(reserved=4, in_flight=4, spare=2)
 
 

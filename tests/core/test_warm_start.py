@@ -23,6 +23,8 @@ from slotstream_planner import PlanRequest
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
 from tests.core.test_pool import assert_slots_hold
 
+pytestmark = pytest.mark.usefixtures("lanes")
+
 ALWAYS = EngineOptions.from_environment({WARM_VARIABLE: "1"})
 SMALL = PlanRequest(experts_per_layer=2, lookahead="off")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from slotstream_core.errors import CheckpointDamaged, ExpertReadError, SlotstreamError
 from slotstream_core.experts.slot_memory import Bytes
@@ -71,6 +71,50 @@ class DemandGate:
         self._open.wait()
 
 
+class Completion(Protocol):
+    """When a batch is done; a `threading.Event` is one."""
+
+    def is_set(self) -> bool:
+        """Whether no lane touches the batch's slots any more."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return once that is so, or after `timeout` seconds; say which."""
+
+
+class Batch(Protocol):
+    """What the owner of slots knows of reads into them; see the attributes of `ReadBatch`."""
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What is being read."""
+
+    @property
+    def done(self) -> Completion:
+        """Set when no lane touches these slots any more."""
+
+    @property
+    def errors(self) -> Mapping[int, SlotstreamError]:
+        """For records that did not arrive, by position in `records`, why; stable once done."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that arrived; stable once done."""
+
+    @property
+    def read_s(self) -> float:
+        """Time the lanes spent; stable once done."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` or a successful `retract` was called."""
+
+    def cancel(self) -> None:
+        """Drop the reads no lane has begun. `done` follows as soon as those under way return."""
+
+    def retract(self) -> bool:
+        """Cancel the whole batch if no lane has begun any of it; say whether that was so."""
+
+
 class ReadBatch:
     """The records of one request on their way into slots.
 
@@ -122,7 +166,7 @@ class ReadBatch:
 
     def cancel(self) -> None:
         """Drop the jobs no lane has claimed. `done` follows as soon as the reads under way return."""
-        error = ExpertReadError("the read was cancelled before it started")
+        error = cancelled_read()
         with self._lock:
             self.cancelled = True
             for segments in self._waiting.values():
@@ -157,7 +201,7 @@ class ReadBatch:
         for segment in segments:
             try:
                 if self.cancelled:
-                    raise ExpertReadError("the read was cancelled before it started")
+                    raise cancelled_read()
                 self._read(segment, scratch)
                 bytes_read += segment.byte_count
                 self._check(segment, scratch, errors)
@@ -247,10 +291,14 @@ class ReadBatch:
         ends = itertools.accumulate(kinds[piece.kind].disk_bytes for piece in segment.pieces)
         first_missing = next(piece for piece, end in zip(segment.pieces, ends, strict=True) if end > got)
         record = self.records[first_missing.record]
-        return ExpertReadError(
-            f"{self._source.path(segment.fd)}: reading expert {record.expert} of layer {record.layer} failed: wanted "
-            f"{segment.byte_count:,} bytes at offset {segment.offset:,}, got {got:,} ({reason}); "
-            "check the disk and verify the checkpoint, then ask again"
+        return failed_read(
+            self._source,
+            record,
+            fd=segment.fd,
+            offset=segment.offset,
+            wanted=segment.byte_count,
+            got=got,
+            reason=reason,
         )
 
     def _check(self, segment: Segment, scratch: Bytes, errors: dict[int, SlotstreamError]) -> None:
@@ -262,11 +310,41 @@ class ReadBatch:
                 continue
             values = self._arrays.views[kind_index][record.slot] if direct else converted(kind, stored)
             if not is_finite(kind.slot_dtype, values):
-                tensor = self._source.layout.layers[record.layer][kind_index].tensor
-                errors[record_index] = CheckpointDamaged(
-                    f"{self._source.path(segment.fd)}: {tensor} holds values that are not finite for expert "
-                    f"{record.expert}; download or convert the checkpoint again"
-                )
+                errors[record_index] = damaged_values(self._source, segment.fd, record, kind_index)
+
+
+def cancelled_read() -> ExpertReadError:
+    """Return what becomes of a record whose read was cancelled."""
+    return ExpertReadError("the read was cancelled before it started")
+
+
+def failed_read(
+    source: ExpertSource, record: Record, *, fd: int, offset: int, wanted: int, got: int, reason: str
+) -> ExpertReadError:
+    """Return the error of a read that did not come in full.
+
+    Args:
+        source: Where it was read from.
+        record: The first one that misses bytes.
+        fd: The descriptor.
+        offset: Of the read.
+        wanted: Bytes it asked for.
+        got: Bytes that came.
+        reason: Why no more came.
+    """
+    return ExpertReadError(
+        f"{source.path(fd)}: reading expert {record.expert} of layer {record.layer} failed: wanted {wanted:,} bytes at "
+        f"offset {offset:,}, got {got:,} ({reason}); check the disk and verify the checkpoint, then ask again"
+    )
+
+
+def damaged_values(source: ExpertSource, fd: int, record: Record, kind_index: int) -> CheckpointDamaged:
+    """Return the error of a record whose scales or biases of one kind are not finite."""
+    tensor = source.layout.layers[record.layer][kind_index].tensor
+    return CheckpointDamaged(
+        f"{source.path(fd)}: {tensor} holds values that are not finite for expert {record.expert}; download or convert "
+        "the checkpoint again"
+    )
 
 
 def _remaining(buffers: Sequence[memoryview], count: int) -> list[memoryview]:

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.errors import PoolError, SlotstreamError
-from slotstream_core.experts.batches import ReadBatch
+from slotstream_core.experts.batches import Batch
 
 
 @dataclass(slots=True, eq=False)
 class Loading:
     """A batch under way and the key and slot of each of its records."""
 
-    batch: ReadBatch
+    batch: Batch
     keys: tuple[int, ...]
     settled: bool = False
     from_ticket: bool = False  # a forecast asked for it

@@ -1,5 +1,7 @@
 """Parallel reads of expert records from disk into slots.
 
+Compiled lanes do it where they can (`slotstream_core.experts.compiled`); what follows says how Python's do.
+
 Reader threads ("lanes") run `preadv`, which releases the interpreter lock, and write through host views of the slots;
 they never call MLX. A second set of lanes reads what a computation may ask for soon; it begins nothing while a read
 that one waits for is under way. Pieces stored as a slot holds them are read straight into the slot, others into the
@@ -9,6 +11,7 @@ a slot being read belongs to the pool's bookkeeping, and only a finished batch s
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -16,10 +19,12 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 from slotstream_core.errors import ExpertReadError, SettingError
-from slotstream_core.experts.batches import DemandGate, Piece, ReadBatch, Record, Segment
+from slotstream_core.experts.batches import Batch, DemandGate, Piece, ReadBatch, Record, Segment
+from slotstream_core.experts.compiled import CLOSE_WAIT_S, CompiledBatch, CompiledLanes, LaneScratch, can_read
 from slotstream_core.experts.slot_memory import Bytes, HostMemory, SlotMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
+from slotstream_core.native.lanes import lane_library
 
 LANES_VARIABLE = "SLOTSTREAM_IO_QUEUE_DEPTH"
 LANES_MAX = 128
@@ -27,7 +32,6 @@ DEMAND_LANES = 32
 AHEAD_LANES = 16
 JOB_BYTES = 1 << 18
 PIECES_PER_READ = 256  # well under the kernel's limit of 1,024 buffers a call
-CLOSE_WAIT_S = 5.0
 PAGE_BYTES = 1 << 14  # a multiple of every page size in use
 LARGE_PAGES_FROM_BYTES = 1 << 22
 
@@ -45,8 +49,11 @@ class ExpertReader:
         lane_count: Lanes for what a computation waits for.
         ahead_lane_count: Lanes for what it may ask for soon; without them `submit_ahead` is not to be called.
         memory: Where the slots lie that are read into; the host's when not given.
+        native: Whether compiled lanes may read; when not given, what SLOTSTREAM_NATIVE says. Python's do where they are
+            not installed or cannot.
 
     Attributes:
+        compiled: Whether compiled lanes read.
         ahead_scratch_bytes: Scratch of each lane that reads ahead; its batches hold one record.
     """
 
@@ -57,6 +64,7 @@ class ExpertReader:
         lane_count: int,
         ahead_lane_count: int = 0,
         memory: SlotMemory | None = None,
+        native: bool | None = None,
     ) -> None:
         self.source = source
         self.memory = memory or HostMemory()
@@ -70,9 +78,15 @@ class ExpertReader:
         # No segment exceeds this. Blocks around it may add one at either end.
         largest = max(source.merge_bytes, *(kind.disk_bytes for kind in source.layout.kinds))
         self._scratch_bytes = largest + 2 * source.alignment
-        scratch = _scratch(self.memory, lane_count, self._scratch_bytes)
         self.ahead_scratch_bytes = min(largest, source.layout.record_bytes) + 2 * source.alignment
-        ahead_scratch = _scratch(self.memory, ahead_lane_count, self.ahead_scratch_bytes)
+        self._lanes: list[threading.Thread] = []
+        self._compiled = self._open_compiled(native)
+        if self._compiled is None:
+            self._open_python()
+
+    def _open_python(self) -> None:
+        scratch = _scratch(self.memory, self.lane_count, self._scratch_bytes)
+        ahead_scratch = _scratch(self.memory, self.ahead_lane_count, self.ahead_scratch_bytes)
         self._lanes = [
             _start(f"slotstream-lane-{index}", _work, self._jobs, part) for index, part in enumerate(scratch)
         ]
@@ -81,40 +95,82 @@ class ExpertReader:
             for index, part in enumerate(ahead_scratch)
         ]
 
+    def _open_compiled(self, native: bool | None) -> CompiledLanes | None:
+        if native is False or self.source.native_read is None or not self.memory.direct:
+            return None
+        library = lane_library({} if native else os.environ)
+        if library is None or not can_read(self.source.layout):
+            return None
+        scratch = _scratch(self.memory, self.lane_count + 1, self._scratch_bytes)
+        ahead_scratch = _scratch(self.memory, self.ahead_lane_count, self.ahead_scratch_bytes)
+        return CompiledLanes(
+            library,
+            self.source,
+            scratch=LaneScratch(parts=scratch, byte_count=self._scratch_bytes),
+            ahead_scratch=LaneScratch(parts=ahead_scratch, byte_count=self.ahead_scratch_bytes),
+            merge_bytes=self.source.merge_bytes,
+            job_bytes=JOB_BYTES,
+        )
+
     def __enter__(self) -> ExpertReader:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def prepare(self, records: Sequence[Record], arrays: SlotArrays) -> ReadBatch:
+    @property
+    def compiled(self) -> bool:
+        """See the class."""
+        return self._compiled is not None
+
+    def prepare(self, records: Sequence[Record], arrays: SlotArrays) -> Batch:
         """Plan the reads of at least one record into its slot. Nothing moves before `submit`.
 
         Raises:
             ExpertReadError: The reader is closed.
         """
-        if self._closed:
-            raise ExpertReadError("the expert reader is closed; load the model again")
+        if self._compiled is None:
+            return self.plan(records, arrays)
+        self._refuse_when_closed()
+        return self._compiled.prepare(records, arrays)
+
+    def plan(self, records: Sequence[Record], arrays: SlotArrays) -> ReadBatch:
+        """Plan the reads of at least one record for a thread that makes them itself; see `extra_scratch`.
+
+        Raises:
+            ExpertReadError: The reader is closed.
+        """
+        self._refuse_when_closed()
         jobs = _jobs_of(_segments(self.source, records))
         return ReadBatch(records, arrays, self.source, jobs)
 
-    def submit(self, batch: ReadBatch) -> None:
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise ExpertReadError("the expert reader is closed; load the model again")
+
+    def submit(self, batch: Batch) -> None:
         """Hand a prepared batch to the lanes and return at once.
 
         A batch that reads ahead may be handed over too, once something waits for it: who claims a job first reads it.
         """
-        self._outstanding.add(batch)
-        for job in batch.demand(self._gate):
-            self._jobs.put((batch, job))
+        if isinstance(batch, CompiledBatch):
+            batch.done.submit()
+        elif isinstance(batch, ReadBatch):
+            self._outstanding.add(batch)
+            for job in batch.demand(self._gate):
+                self._jobs.put((batch, job))
 
-    def submit_ahead(self, batch: ReadBatch) -> None:
+    def submit_ahead(self, batch: Batch) -> None:
         """Hand a prepared batch to the lanes that read ahead and return at once."""
-        self._outstanding.add(batch)
-        for job in batch.waiting_jobs():
-            self._ahead_jobs.put((batch, job))
+        if isinstance(batch, CompiledBatch):
+            batch.done.read_ahead()
+        elif isinstance(batch, ReadBatch):
+            self._outstanding.add(batch)
+            for job in batch.waiting_jobs():
+                self._ahead_jobs.put((batch, job))
 
     def extra_scratch(self, count: int) -> list[Bytes]:
-        """Return scratch for threads beside the lanes that run the batches of `prepare` themselves."""
+        """Return scratch for threads beside the lanes that run the batches of `plan` themselves."""
         return _scratch(self.memory, count, self._scratch_bytes)
 
     def close(self) -> None:
@@ -122,6 +178,9 @@ class ExpertReader:
         if self._closed:
             return
         self._closed = True
+        if self._compiled is not None:
+            self._compiled.close(CLOSE_WAIT_S)
+            return
         for batch in list(self._outstanding):
             batch.cancel()
         for _ in range(self.lane_count):

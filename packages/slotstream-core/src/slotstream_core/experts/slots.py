@@ -33,6 +33,7 @@ class SlotArrays:
         by_kind: The arrays in the order of `layout.kinds`.
         views: For each kind, uint8 [slots, slot bytes of the piece]; writing to a row changes the array.
         windows: For each kind, the flat memoryview of the same bytes, cheap to slice for scattered reads.
+        addresses: For each kind, where its first slot lies; another list whenever that changes.
         memory: Where they lie; only if it is `direct` may the views and windows be read or written.
     """
 
@@ -46,6 +47,7 @@ class SlotArrays:
         self._values: list[npt.NDArray[np.generic]] = []  # by kind, [slots, values], what conversion writes to
         for kind in layout.kinds:
             self._append(kind)
+        self.addresses = [int(view.ctypes.data) for view in self.views]
         self.arrays = self._stacks()
 
     def write(self, kind_index: int, slot: int, stored: Bytes) -> None:
@@ -103,6 +105,7 @@ class SlotArrays:
             self.memory.put(self.views[-1][:old_count], old_views.pop(0))
             self.memory.finish()
             mx.clear_cache()  # MLX would keep the old array for reuse, and nothing asks for its size again
+        self.addresses = [int(view.ctypes.data) for view in self.views]
         self.arrays = self._stacks()
 
     def _stacks(self) -> ExpertArrays:

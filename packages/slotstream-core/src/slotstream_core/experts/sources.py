@@ -34,6 +34,13 @@ class ExpertSource(Protocol):
     def merge_bytes(self) -> int:
         """How long a read of pieces that adjoin may become; a single piece may be longer."""
 
+    @property
+    def native_read(self) -> int | None:
+        """How compiled lanes read: 0 by the system's `preadv`, an address by that `ss_read_function`, None not at all.
+
+        Where it is not None, `read` is never asked by them.
+        """
+
     def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
         """Return the descriptor and offset of every piece of one record, in the order of `layout.kinds`."""
 
@@ -108,6 +115,11 @@ class StoredExperts:
     def merge_bytes(self) -> int:
         """See `ExpertSource`: a mebibyte, and a whole record where its pieces adjoin."""
         return max(MERGE_BYTES, self._layout.record_bytes) if self._layout.repacked else MERGE_BYTES
+
+    @property
+    def native_read(self) -> int | None:
+        """See `ExpertSource`: reads here are the system's."""
+        return 0
 
     def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
         """See `ExpertSource`."""

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.errors import PoolError
-from slotstream_core.experts.batches import ReadBatch
+from slotstream_core.experts.batches import Batch
 from slotstream_core.experts.leases import PoolLease
 from slotstream_core.experts.pool import SlotPool
 
@@ -84,7 +84,7 @@ class _Coming:
     layer: int
     experts: list[int]
     slots: list[int]
-    batch: ReadBatch
+    batch: Batch
 
 
 @dataclass(slots=True, eq=False)

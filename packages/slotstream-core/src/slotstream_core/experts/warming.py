@@ -94,6 +94,6 @@ class Warming:
             if not self._groups:
                 return None
             group: Sequence[Record] = self._groups.popleft()
-            batch = self._pool.reader.prepare(group, self._pool.slots)
+            batch = self._pool.reader.plan(group, self._pool.slots)
             self._batches.append(batch)
             return batch

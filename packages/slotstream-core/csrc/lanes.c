@@ -1,0 +1,419 @@
+/* The threads and queues of lanes.h. What a read is and where its bytes go is in segments.c.
+ *
+ * One lock guards the queues and the state of all batches; it is held for bookkeeping only. A batch lives as long as
+ * somebody refers to it: the caller, a queue, or a thread at one of its jobs; the lanes as long as a batch does. */
+#include "lanes.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "segments.h"
+
+#define MOST_LANES 512
+
+enum { DEMAND, AHEAD, QUEUES };
+
+typedef struct lane {
+    ss_lanes *lanes;
+    pthread_t handle;
+    char *scratch;
+    int queue;
+} lane;
+
+struct ss_lanes {
+    ss_lane_settings settings;
+    pid_t owner;
+    atomic_int references;
+    lane *all;
+    int count;
+    pthread_mutex_t lock;
+    pthread_cond_t wake[QUEUES], finished;
+    /* under the lock: */
+    ss_batch *first[QUEUES], *last[QUEUES];
+    int sleeping[QUEUES];
+    int demand;  /* batches under way that somebody waits for */
+    int running; /* threads that have not ended */
+    int waiting; /* threads in ss_batch_wait or ss_lanes_close */
+    int closed, helping, joined;
+};
+
+struct ss_batch {
+    ss_batch_state state; /* first: ss_batch_state_of */
+    ss_lanes *lanes;
+    atomic_int references;
+    ss_plan plan;
+    /* under the lock: */
+    ss_batch *next[QUEUES];
+    int queued[QUEUES], gated, running, untouched, over;
+    int64_t next_job;
+    atomic_int stopped; /* also read by threads at its jobs */
+};
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Wait for `condition`, at most until `deadline_ns`; 0 when the time is over. */
+static int wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, int64_t deadline_ns) {
+#if defined(__APPLE__)
+    int64_t left = deadline_ns - now_ns();
+    struct timespec span = {left > 0 ? left / 1000000000 : 0, left > 0 ? left % 1000000000 : 0};
+    return pthread_cond_timedwait_relative_np(condition, lock, &span) != ETIMEDOUT;
+#else
+    struct timespec moment = {deadline_ns / 1000000000, deadline_ns % 1000000000};
+    return pthread_cond_timedwait(condition, lock, &moment) != ETIMEDOUT;
+#endif
+}
+
+static int start_condition(pthread_cond_t *condition) {
+#if defined(__APPLE__)
+    return pthread_cond_init(condition, NULL);
+#else
+    pthread_condattr_t attributes;
+    if (pthread_condattr_init(&attributes)) return -1;
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    int code = pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return code;
+#endif
+}
+
+static int64_t deadline_of(int64_t milliseconds) {
+    const int64_t longest = (int64_t)1 << 40; /* 34 years */
+    return now_ns() + (milliseconds < 0 ? 0 : milliseconds > longest ? longest : milliseconds) * 1000000;
+}
+
+static void let_lanes_go(ss_lanes *lanes) {
+    if (atomic_fetch_sub_explicit(&lanes->references, 1, memory_order_acq_rel) != 1) return;
+    if (getpid() == lanes->owner) {
+        pthread_mutex_destroy(&lanes->lock);
+        for (int queue = 0; queue < QUEUES; queue++) pthread_cond_destroy(&lanes->wake[queue]);
+        pthread_cond_destroy(&lanes->finished);
+    }
+    free(lanes->all);
+    free(lanes);
+}
+
+static void let_batch_go(ss_batch *batch) {
+    if (atomic_fetch_sub_explicit(&batch->references, 1, memory_order_acq_rel) != 1) return;
+    ss_lanes *lanes = batch->lanes;
+    ss_plan_free(&batch->plan);
+    free(batch);
+    let_lanes_go(lanes);
+}
+
+static void refer(ss_batch *batch) { atomic_fetch_add_explicit(&batch->references, 1, memory_order_relaxed); }
+
+/* From here to ss_lanes_create the lock is held, unless a comment says otherwise. */
+
+static int has_jobs(const ss_batch *batch) { return batch->next_job < batch->plan.job_count; }
+
+static void enqueue(ss_batch *batch, int queue) {
+    ss_lanes *lanes = batch->lanes;
+    if (batch->queued[queue] || !has_jobs(batch)) return;
+    batch->queued[queue] = 1;
+    batch->next[queue] = NULL;
+    refer(batch);
+    if (lanes->last[queue]) lanes->last[queue]->next[queue] = batch;
+    else lanes->first[queue] = batch;
+    lanes->last[queue] = batch;
+}
+
+static void dequeue_first(ss_lanes *lanes, int queue) {
+    ss_batch *batch = lanes->first[queue];
+    lanes->first[queue] = batch->next[queue];
+    if (!lanes->first[queue]) lanes->last[queue] = NULL;
+    batch->queued[queue] = 0;
+    let_batch_go(batch);
+}
+
+static int64_t claim_job(ss_batch *batch) {
+    batch->running++;
+    batch->untouched = 0;
+    return batch->next_job++;
+}
+
+/* The next job of a queue, its batch referred to; null when there is none to begin now. */
+static ss_batch *claim(ss_lanes *lanes, int queue, int64_t *job) {
+    if (queue == AHEAD && lanes->demand) return NULL;
+    while (lanes->first[queue]) {
+        ss_batch *batch = lanes->first[queue];
+        if (has_jobs(batch)) {
+            refer(batch);
+            *job = claim_job(batch);
+            return batch;
+        }
+        dequeue_first(lanes, queue);
+    }
+    return NULL;
+}
+
+/* Wake as many sleeping threads as there are jobs for them. */
+static void wake(ss_lanes *lanes, int queue, int64_t jobs) {
+    if (jobs >= lanes->sleeping[queue]) {
+        if (lanes->sleeping[queue]) pthread_cond_broadcast(&lanes->wake[queue]);
+    } else {
+        for (int64_t i = 0; i < jobs; i++) pthread_cond_signal(&lanes->wake[queue]);
+    }
+}
+
+static int64_t queued_jobs(const ss_lanes *lanes, int queue) {
+    int64_t jobs = 0;
+    for (const ss_batch *batch = lanes->first[queue]; batch && jobs < lanes->sleeping[queue]; batch = batch->next[queue])
+        jobs += batch->plan.job_count - batch->next_job;
+    return jobs;
+}
+
+static void finish_if_over(ss_batch *batch) {
+    ss_lanes *lanes = batch->lanes;
+    if (batch->running || has_jobs(batch) || batch->over) return;
+    batch->over = 1;
+    __atomic_store_n(&batch->state.done, 1, __ATOMIC_RELEASE);
+    if (batch->gated && --lanes->demand == 0) wake(lanes, AHEAD, queued_jobs(lanes, AHEAD));
+    if (lanes->waiting) pthread_cond_broadcast(&lanes->finished);
+}
+
+/* The jobs no thread has claimed: theirs is the outcome SS_CANCELLED. */
+static void cancel(ss_batch *batch) {
+    if (batch->over) return;
+    atomic_store_explicit(&batch->stopped, 1, memory_order_relaxed);
+    batch->state.cancelled = 1;
+    for (; has_jobs(batch); batch->next_job++)
+        batch->state.failures += ss_plan_cancel(&batch->plan, batch->next_job);
+    finish_if_over(batch);
+}
+
+/* Without the lock: read one claimed job. */
+static void run(ss_batch *batch, int64_t job, char *scratch, ss_stream *stream, ss_job_result *result) {
+    int64_t started = now_ns();
+    *result = (ss_job_result){0};
+    ss_plan_read(&batch->plan, job, &batch->lanes->settings, scratch, stream, &batch->stopped, result);
+    result->ns = now_ns() - started;
+}
+
+static void take_in(ss_batch *batch, const ss_job_result *result) {
+    batch->state.bytes_read += result->bytes;
+    batch->state.read_ns += result->ns;
+    batch->state.failures += result->failures;
+    batch->running--;
+    finish_if_over(batch);
+}
+
+static void *work(void *argument) {
+    lane *self = argument;
+    ss_lanes *lanes = self->lanes;
+    ss_stream stream = {0};
+    pthread_mutex_lock(&lanes->lock);
+    while (!lanes->closed) {
+        int64_t job;
+        ss_batch *batch = claim(lanes, self->queue, &job);
+        if (!batch) {
+            lanes->sleeping[self->queue]++;
+            pthread_cond_wait(&lanes->wake[self->queue], &lanes->lock);
+            lanes->sleeping[self->queue]--;
+            continue;
+        }
+        pthread_mutex_unlock(&lanes->lock);
+        ss_job_result result;
+        run(batch, job, self->scratch, &stream, &result);
+        pthread_mutex_lock(&lanes->lock);
+        take_in(batch, &result);
+        let_batch_go(batch);
+    }
+    lanes->running--;
+    pthread_cond_broadcast(&lanes->finished);
+    pthread_mutex_unlock(&lanes->lock);
+    return NULL;
+}
+
+static int usable(const ss_lane_settings *s) {
+    if (s->alignment < 1 || (s->alignment & (s->alignment - 1))) return 0;
+    int64_t unit = s->alignment > 64 ? s->alignment : 64;
+    int scratch = s->scratch && s->scratch_bytes > 0 && s->scratch_stride >= s->scratch_bytes &&
+                  (uintptr_t)s->scratch % unit == 0 && s->scratch_stride % unit == 0;
+    int ahead = !s->ahead_lanes ||
+                (s->ahead_scratch && s->ahead_scratch_bytes > 0 && s->ahead_scratch_stride >= s->ahead_scratch_bytes &&
+                 (uintptr_t)s->ahead_scratch % unit == 0 && s->ahead_scratch_stride % unit == 0);
+    int device = !s->copy || (s->finish && s->stream);
+    return scratch && ahead && device && s->demand_lanes >= 1 && s->ahead_lanes >= 0 &&
+           s->demand_lanes <= MOST_LANES && s->ahead_lanes <= MOST_LANES && s->merge_bytes >= 0 && s->job_bytes >= 0;
+}
+
+int32_t ss_lanes_create(const ss_lane_settings *settings, ss_lanes **result) {
+    if (!settings || !result || !usable(settings)) return SS_BAD_ARGUMENT;
+    int wanted = settings->demand_lanes + settings->ahead_lanes;
+    ss_lanes *lanes = calloc(1, sizeof *lanes);
+    lane *all = calloc((size_t)wanted, sizeof *all);
+    if (!lanes || !all || pthread_mutex_init(&lanes->lock, NULL) || start_condition(&lanes->wake[DEMAND]) ||
+        start_condition(&lanes->wake[AHEAD]) || start_condition(&lanes->finished)) {
+        free(all);
+        free(lanes);
+        return SS_NO_MEMORY;
+    }
+    lanes->settings = *settings;
+    lanes->owner = getpid();
+    lanes->all = all;
+    atomic_init(&lanes->references, 1);
+    pthread_mutex_lock(&lanes->lock);
+    for (int i = 0; i < wanted; i++) {
+        int queue = i < settings->demand_lanes ? DEMAND : AHEAD;
+        int64_t part = queue == DEMAND ? i : i - settings->demand_lanes;
+        char *scratch = queue == DEMAND ? (char *)settings->scratch + part * settings->scratch_stride
+                                        : (char *)settings->ahead_scratch + part * settings->ahead_scratch_stride;
+        all[i] = (lane){.lanes = lanes, .scratch = scratch, .queue = queue};
+        if (pthread_create(&all[i].handle, NULL, work, &all[i])) break;
+        lanes->count++;
+        lanes->running++;
+    }
+    int started = lanes->count;
+    pthread_mutex_unlock(&lanes->lock);
+    if (started < wanted) {
+        ss_lanes_close(lanes, INT64_MAX);
+        ss_lanes_release(lanes);
+        return SS_NO_MEMORY;
+    }
+    *result = lanes;
+    return SS_OK;
+}
+
+int32_t ss_lanes_close(ss_lanes *lanes, int64_t milliseconds) {
+    if (!lanes || getpid() != lanes->owner) return 0;
+    int64_t deadline = deadline_of(milliseconds);
+    pthread_mutex_lock(&lanes->lock);
+    lanes->closed = 1;
+    for (int queue = 0; queue < QUEUES; queue++) {
+        while (lanes->first[queue]) {
+            cancel(lanes->first[queue]);
+            dequeue_first(lanes, queue);
+        }
+        pthread_cond_broadcast(&lanes->wake[queue]);
+    }
+    lanes->waiting++;
+    while (lanes->running + lanes->helping && wait_until(&lanes->finished, &lanes->lock, deadline)) {}
+    lanes->waiting--;
+    int running = lanes->running + lanes->helping, join = !running && !lanes->joined;
+    if (join) lanes->joined = 1;
+    pthread_mutex_unlock(&lanes->lock);
+    for (int i = 0; join && i < lanes->count; i++) pthread_join(lanes->all[i].handle, NULL);
+    return running;
+}
+
+void ss_lanes_release(ss_lanes *lanes) {
+    if (lanes) let_lanes_go(lanes);
+}
+
+int32_t ss_batch_create(ss_lanes *lanes, const ss_piece_kind *kinds, int64_t kind_count, const int64_t *records,
+                        int64_t record_count, ss_batch **result) {
+    if (!lanes || !result) return SS_BAD_ARGUMENT;
+    ss_batch *batch = calloc(1, sizeof *batch);
+    if (!batch) return SS_NO_MEMORY;
+    int32_t code = ss_plan_make(&batch->plan, &lanes->settings, kinds, kind_count, records, record_count);
+    if (code != SS_OK) {
+        free(batch);
+        return code;
+    }
+    batch->lanes = lanes;
+    batch->untouched = 1;
+    atomic_init(&batch->references, 1);
+    atomic_fetch_add_explicit(&lanes->references, 1, memory_order_relaxed);
+    *result = batch;
+    return SS_OK;
+}
+
+const ss_batch_state *ss_batch_state_of(const ss_batch *batch) { return &batch->state; }
+
+int64_t ss_batch_reads(const ss_batch *batch) { return batch->plan.segment_count; }
+
+int32_t ss_batch_submit(ss_batch *batch) {
+    if (!batch) return SS_BAD_ARGUMENT;
+    ss_lanes *lanes = batch->lanes;
+    pthread_mutex_lock(&lanes->lock);
+    if (lanes->closed) cancel(batch);
+    if (!batch->over && !batch->gated) {
+        batch->gated = 1;
+        lanes->demand++;
+    }
+    enqueue(batch, DEMAND);
+    wake(lanes, DEMAND, batch->plan.job_count - batch->next_job);
+    pthread_mutex_unlock(&lanes->lock);
+    return SS_OK;
+}
+
+int32_t ss_batch_read_ahead(ss_batch *batch) {
+    if (!batch) return SS_BAD_ARGUMENT;
+    ss_lanes *lanes = batch->lanes;
+    if (!lanes->settings.ahead_lanes) return SS_BAD_ARGUMENT;
+    if (batch->plan.scratch_bytes > lanes->settings.ahead_scratch_bytes) return SS_TOO_SMALL;
+    pthread_mutex_lock(&lanes->lock);
+    if (lanes->closed) cancel(batch);
+    enqueue(batch, AHEAD);
+    if (!lanes->demand) wake(lanes, AHEAD, batch->plan.job_count - batch->next_job);
+    pthread_mutex_unlock(&lanes->lock);
+    return SS_OK;
+}
+
+int32_t ss_batch_wait(ss_batch *batch, int64_t milliseconds) {
+    ss_lanes *lanes = batch->lanes;
+    const ss_lane_settings *settings = &lanes->settings;
+    int64_t deadline = deadline_of(milliseconds);
+    ss_stream stream = {0};
+    pthread_mutex_lock(&lanes->lock);
+    while (!batch->over) {
+        if (batch->gated && has_jobs(batch) && !lanes->helping && !settings->copy) {
+            lanes->helping = 1;
+            int64_t job = claim_job(batch);
+            pthread_mutex_unlock(&lanes->lock);
+            ss_job_result result;
+            run(batch, job, (char *)settings->scratch + settings->demand_lanes * settings->scratch_stride, &stream,
+                &result);
+            pthread_mutex_lock(&lanes->lock);
+            lanes->helping = 0;
+            take_in(batch, &result);
+            if (lanes->closed) pthread_cond_broadcast(&lanes->finished);
+            continue;
+        }
+        lanes->waiting++;
+        int in_time = wait_until(&lanes->finished, &lanes->lock, deadline);
+        lanes->waiting--;
+        if (!in_time) break;
+    }
+    int over = batch->over;
+    pthread_mutex_unlock(&lanes->lock);
+    return over;
+}
+
+void ss_batch_cancel(ss_batch *batch) {
+    pthread_mutex_lock(&batch->lanes->lock);
+    cancel(batch);
+    pthread_mutex_unlock(&batch->lanes->lock);
+}
+
+int32_t ss_batch_retract(ss_batch *batch) {
+    pthread_mutex_lock(&batch->lanes->lock);
+    int possible = batch->untouched && !batch->over;
+    if (possible) {
+        batch->state.cancelled = 1;
+        batch->next_job = batch->plan.job_count;
+        finish_if_over(batch);
+    }
+    pthread_mutex_unlock(&batch->lanes->lock);
+    return possible;
+}
+
+int64_t ss_batch_failures(const ss_batch *batch, ss_failure *failures, int64_t count) {
+    pthread_mutex_lock(&batch->lanes->lock);
+    int64_t found = batch->over && batch->state.failures ? ss_plan_failures(&batch->plan, failures, count) : 0;
+    pthread_mutex_unlock(&batch->lanes->lock);
+    return found;
+}
+
+void ss_batch_release(ss_batch *batch) {
+    if (batch) let_batch_go(batch);
+}

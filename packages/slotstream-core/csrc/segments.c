@@ -1,0 +1,335 @@
+/* Planning reads, making them, and bringing what arrived into slots. */
+#include "segments.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECES_PER_READ 256 /* well under the kernel's limit of 1,024 buffers a call */
+#define MOST_KINDS 64
+#define MOST_RECORDS (1 << 20)
+#define COPY_DEFAULT 4 /* cudaMemcpyDefault: the runtime sees from the addresses which way it goes */
+#define STREAM_NON_BLOCKING 1
+
+static int by_place(const void *a, const void *b) {
+    const ss_piece *x = a, *y = b;
+    if (x->fd != y->fd) return x->fd < y->fd ? -1 : 1;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    if (x->record != y->record) return x->record < y->record ? -1 : 1;
+    return x->kind - y->kind;
+}
+
+/* Reads under way at one time then lie in different tensors instead of crowding into one stretch of the disk. `got` is
+ * the record of the first piece until jobs are made. */
+static int by_record(const void *a, const void *b) {
+    const ss_segment *x = a, *y = b;
+    if (x->got != y->got) return x->got < y->got ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->first - y->first;
+}
+
+static int kind_is_usable(const ss_piece_kind *kind) {
+    int64_t grown = kind->change == SS_WIDENED ? kind->disk_bytes * 2 : kind->disk_bytes;
+    return kind->slots && kind->slot_count > 0 && kind->disk_bytes > 0 && kind->disk_bytes <= INT32_MAX &&
+           kind->slot_bytes == grown && (kind->change == SS_AS_STORED || kind->change == SS_WIDENED) &&
+           kind->check >= SS_UNCHECKED && kind->check <= SS_FINITE_FLOAT32 &&
+           (kind->change == SS_AS_STORED || (kind->disk_bytes % 2 == 0 && (uintptr_t)kind->slots % 4 == 0));
+}
+
+static int32_t copy_arguments(ss_plan *plan, const ss_piece_kind *kinds, int64_t kind_count, const int64_t *records,
+                              int64_t record_count) {
+    memcpy(plan->kinds, kinds, (size_t)kind_count * sizeof *kinds);
+    for (int64_t r = 0; r < record_count; r++) {
+        const int64_t *record = records + r * (2 + 2 * kind_count);
+        plan->targets[r] = (ss_target){record[0], record[1] != 0};
+        for (int64_t k = 0; k < kind_count; k++) {
+            if (record[0] < 0 || record[0] >= kinds[k].slot_count) return SS_OUT_OF_RANGE;
+            int64_t fd = record[2 + 2 * k], offset = record[3 + 2 * k];
+            if (fd < 0 || fd > INT32_MAX || offset < 0 || offset > INT64_MAX / 2) return SS_OUT_OF_RANGE;
+            plan->pieces[r * kind_count + k] = (ss_piece){offset, (int32_t)fd, (int32_t)k, (int32_t)r, SS_CANCELLED};
+        }
+    }
+    return SS_OK;
+}
+
+static void make_segments(ss_plan *plan, int64_t merge_bytes, int64_t alignment) {
+    qsort(plan->pieces, (size_t)plan->piece_count, sizeof *plan->pieces, by_place);
+    ss_segment *last = NULL;
+    for (int64_t i = 0; i < plan->piece_count; i++) {
+        const ss_piece *piece = &plan->pieces[i];
+        int64_t bytes = plan->kinds[piece->kind].disk_bytes;
+        if (last && piece->fd == last->fd && piece->offset == last->offset + last->bytes &&
+            last->bytes + bytes <= merge_bytes && last->count < PIECES_PER_READ) {
+            last->bytes += bytes;
+            last->count++;
+        } else {
+            last = &plan->segments[plan->segment_count++];
+            *last = (ss_segment){.offset = piece->offset, .bytes = bytes, .got = piece->record, .fd = piece->fd,
+                                 .first = (int32_t)i, .count = 1};
+        }
+        int64_t whole = last->bytes + (alignment > 1 ? 2 * alignment : 0);
+        if (whole > plan->scratch_bytes) plan->scratch_bytes = whole;
+    }
+}
+
+static void make_jobs(ss_plan *plan, int64_t job_bytes) {
+    qsort(plan->segments, (size_t)plan->segment_count, sizeof *plan->segments, by_record);
+    int64_t filled = job_bytes;
+    for (int64_t i = 0; i < plan->segment_count; i++) {
+        if (!plan->job_count || filled + plan->segments[i].bytes > job_bytes) {
+            plan->jobs[plan->job_count++] = (ss_job){(int32_t)i, 0};
+            filled = 0;
+        }
+        plan->jobs[plan->job_count - 1].count++;
+        filled += plan->segments[i].bytes;
+        plan->segments[i].got = 0;
+    }
+}
+
+int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_piece_kind *kinds, int64_t kind_count,
+                     const int64_t *records, int64_t record_count) {
+    if (!kinds || !records || kind_count < 1 || kind_count > MOST_KINDS || record_count < 1 ||
+        record_count > MOST_RECORDS)
+        return SS_BAD_ARGUMENT;
+    for (int64_t k = 0; k < kind_count; k++)
+        if (!kind_is_usable(&kinds[k]) || (settings->copy && kinds[k].change != SS_AS_STORED)) return SS_BAD_SHAPE;
+    size_t pieces = (size_t)(kind_count * record_count);
+    *plan = (ss_plan){.piece_count = (int64_t)pieces};
+    size_t sizes[] = {(size_t)kind_count * sizeof *plan->kinds, (size_t)record_count * sizeof *plan->targets,
+                      pieces * sizeof *plan->pieces, pieces * sizeof *plan->segments, pieces * sizeof *plan->jobs};
+    size_t total = 0;
+    for (int i = 0; i < 5; i++) total += (sizes[i] + 15) / 16 * 16;
+    char *next = plan->memory = malloc(total);
+    if (!next) return SS_NO_MEMORY;
+    plan->kinds = (ss_piece_kind *)next, next += (sizes[0] + 15) / 16 * 16;
+    plan->targets = (ss_target *)next, next += (sizes[1] + 15) / 16 * 16;
+    plan->pieces = (ss_piece *)next, next += (sizes[2] + 15) / 16 * 16;
+    plan->segments = (ss_segment *)next, next += (sizes[3] + 15) / 16 * 16;
+    plan->jobs = (ss_job *)next;
+    int32_t code = copy_arguments(plan, kinds, kind_count, records, record_count);
+    if (code == SS_OK) {
+        make_segments(plan, settings->merge_bytes, settings->alignment);
+        make_jobs(plan, settings->job_bytes);
+        if (plan->scratch_bytes > settings->scratch_bytes) code = SS_TOO_SMALL;
+    }
+    if (code != SS_OK) ss_plan_free(plan);
+    return code;
+}
+
+void ss_plan_free(ss_plan *plan) {
+    free(plan->memory);
+    *plan = (ss_plan){0};
+}
+
+static char *place_of(const ss_plan *plan, const ss_piece *piece) {
+    const ss_piece_kind *kind = &plan->kinds[piece->kind];
+    return (char *)kind->slots + plan->targets[piece->record].slot * kind->slot_bytes;
+}
+
+static int64_t read_system(void *context, int32_t fd, const struct iovec *parts, int32_t count, int64_t offset) {
+    (void)context;
+    ssize_t read = preadv(fd, parts, count, (off_t)offset);
+    return read < 0 ? -(int64_t)errno : (int64_t)read;
+}
+
+/* Drop the first `bytes` from a list of buffers; returns how many buffers are left, at the list's start. */
+static int32_t advance(struct iovec *parts, int32_t count, int64_t bytes) {
+    int32_t passed = 0;
+    while (passed < count && (size_t)bytes >= parts[passed].iov_len) bytes -= (int64_t)parts[passed++].iov_len;
+    memmove(parts, parts + passed, (size_t)(count - passed) * sizeof *parts);
+    if (passed < count) {
+        parts[0].iov_base = (char *)parts[0].iov_base + bytes;
+        parts[0].iov_len -= (size_t)bytes;
+    }
+    return count - passed;
+}
+
+/* Read until `needed` bytes from `offset` are there; 0 when they are. Else the segment's error and got are set. */
+static int fill(ss_segment *segment, const ss_lane_settings *settings, struct iovec *parts, int32_t count,
+                int64_t offset, int64_t needed) {
+    ss_read_function read = settings->read ? settings->read : read_system;
+    int64_t before = segment->offset - offset, room = 0, done = 0;
+    for (int32_t i = 0; i < count; i++) room += (int64_t)parts[i].iov_len;
+    while (done < needed) {
+        int64_t found = read(settings->context, segment->fd, parts, count, offset + done);
+        if (found == -EINTR) continue;
+        segment->error = found < 0 ? (int32_t)-found : found > room - done ? EIO : 0;
+        if (!segment->error) done += found;
+        if (segment->error || found == 0 || (done < needed && done % settings->alignment)) {
+            segment->got = done > before ? done - before : 0;
+            if (segment->got > segment->bytes) segment->got = segment->bytes;
+            return -1;
+        }
+        if (done < needed) count = advance(parts, count, found);
+    }
+    segment->got = segment->bytes;
+    return 0;
+}
+
+static void widen(const char *stored, int64_t count, char *target) {
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, stored + 2 * i, 2);
+        uint32_t whole = (uint32_t)half << 16;
+        memcpy(target + 4 * i, &whole, 4);
+    }
+}
+
+/* A float is infinite or NaN when all bits of its exponent are set. */
+static int finite16(const char *stored, int64_t bytes) {
+    const uint16_t exponent = 0x7f80;
+    uint16_t bad = 0;
+    for (int64_t i = 0; i < bytes / 2; i++) {
+        uint16_t value;
+        memcpy(&value, stored + 2 * i, 2);
+        bad |= (value & exponent) == exponent;
+    }
+    return !bad;
+}
+
+static int finite32(const char *stored, int64_t bytes) {
+    const uint32_t exponent = 0x7f800000;
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < bytes / 4; i++) {
+        uint32_t value;
+        memcpy(&value, stored + 4 * i, 4);
+        bad |= (value & exponent) == exponent;
+    }
+    return !bad;
+}
+
+static int is_finite(const char *stored, const ss_piece_kind *kind) {
+    switch (kind->check) {
+    case SS_FINITE_BFLOAT16: return finite16(stored, kind->disk_bytes);
+    case SS_FINITE_FLOAT32: return finite32(stored, kind->disk_bytes);
+    default: return 1;
+    }
+}
+
+/* Bring a piece from where it was read into its slot, unless it was read there, and check it. */
+static void settle(const ss_plan *plan, ss_piece *piece, const char *stored) {
+    const ss_piece_kind *kind = &plan->kinds[piece->kind];
+    char *place = place_of(plan, piece);
+    if (kind->change == SS_WIDENED) widen(stored, kind->disk_bytes / 2, place);
+    else if (stored != place) memcpy(place, stored, (size_t)kind->disk_bytes);
+    int checked = plan->targets[piece->record].check;
+    piece->outcome = !checked || is_finite(stored, kind) ? SS_ARRIVED : SS_NOT_FINITE;
+}
+
+/* Read pieces into their slots, or into scratch those that change on the way. */
+static int read_in_place(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
+    struct iovec parts[PIECES_PER_READ];
+    char *room = scratch;
+    for (int32_t i = 0; i < segment->count; i++) {
+        const ss_piece *piece = &plan->pieces[segment->first + i];
+        const ss_piece_kind *kind = &plan->kinds[piece->kind];
+        int changes = kind->change != SS_AS_STORED;
+        parts[i] = (struct iovec){changes ? room : place_of(plan, piece), (size_t)kind->disk_bytes};
+        if (changes) room += kind->disk_bytes;
+    }
+    if (fill(segment, settings, parts, segment->count, segment->offset, segment->bytes)) return -1;
+    room = scratch;
+    for (int32_t i = 0; i < segment->count; i++) {
+        ss_piece *piece = &plan->pieces[segment->first + i];
+        int changes = plan->kinds[piece->kind].change != SS_AS_STORED;
+        settle(plan, piece, changes ? room : place_of(plan, piece));
+        if (changes) room += plan->kinds[piece->kind].disk_bytes;
+    }
+    return 0;
+}
+
+/* Hand the pieces of a segment in scratch to the device, which has them when this returns 0. */
+static int32_t copy_all(const ss_plan *plan, const ss_segment *segment, const ss_lane_settings *settings,
+                        const char *stored, ss_stream *stream) {
+    int32_t code = stream->made ? 0 : settings->stream(&stream->handle, STREAM_NON_BLOCKING);
+    stream->made = !code;
+    for (int32_t i = 0; i < segment->count && !code; i++) {
+        const ss_piece *piece = &plan->pieces[segment->first + i];
+        int64_t bytes = plan->kinds[piece->kind].disk_bytes;
+        code = settings->copy(place_of(plan, piece), stored, (size_t)bytes, COPY_DEFAULT, stream->handle);
+        stored += bytes;
+    }
+    int32_t finished = stream->made ? settings->finish(stream->handle) : 0;
+    return code ? code : finished;
+}
+
+/* Read whole blocks around the segment into scratch, then take the pieces from there. */
+static int read_by_scratch(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch,
+                           ss_stream *stream) {
+    int64_t before = segment->offset % settings->alignment, needed = before + segment->bytes;
+    int64_t blocks = (needed + settings->alignment - 1) / settings->alignment * settings->alignment;
+    struct iovec part = {scratch, (size_t)blocks};
+    if (fill(segment, settings, &part, 1, segment->offset - before, needed)) return -1;
+    const char *stored = scratch + before;
+    int32_t code = settings->copy ? copy_all(plan, segment, settings, stored, stream) : 0;
+    for (int32_t i = 0; i < segment->count; i++) {
+        ss_piece *piece = &plan->pieces[segment->first + i];
+        const ss_piece_kind *kind = &plan->kinds[piece->kind];
+        if (!settings->copy) {
+            settle(plan, piece, stored);
+        } else if (code) {
+            piece->outcome = SS_NOT_COPIED;
+            segment->error = code;
+        } else {
+            int fine = !plan->targets[piece->record].check || is_finite(stored, kind);
+            piece->outcome = fine ? SS_ARRIVED : SS_NOT_FINITE;
+        }
+        stored += kind->disk_bytes;
+    }
+    return 0;
+}
+
+void ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *settings, char *scratch, ss_stream *stream,
+                  const atomic_int *stopped, ss_job_result *result) {
+    const ss_job *job = &plan->jobs[number];
+    for (int32_t s = 0; s < job->count; s++) {
+        ss_segment *segment = &plan->segments[job->first + s];
+        if (!atomic_load_explicit(stopped, memory_order_relaxed)) {
+            int failed = settings->alignment > 1 || settings->copy
+                             ? read_by_scratch(plan, segment, settings, scratch, stream)
+                             : read_in_place(plan, segment, settings, scratch);
+            for (int32_t i = 0; failed && i < segment->count; i++)
+                plan->pieces[segment->first + i].outcome = SS_NOT_READ;
+            if (!failed) result->bytes += segment->bytes;
+        }
+        for (int32_t i = 0; i < segment->count; i++)
+            result->failures += plan->pieces[segment->first + i].outcome != SS_ARRIVED;
+    }
+}
+
+int32_t ss_plan_cancel(ss_plan *plan, int64_t number) {
+    const ss_job *job = &plan->jobs[number];
+    int32_t pieces = 0;
+    for (int32_t s = 0; s < job->count; s++) pieces += plan->segments[job->first + s].count;
+    return pieces; /* their outcome is SS_CANCELLED from the start */
+}
+
+/* The record of the first piece of a segment that did not arrive. */
+static int32_t first_missing(const ss_plan *plan, const ss_segment *segment) {
+    int64_t end = 0;
+    for (int32_t i = 0; i < segment->count; i++) {
+        const ss_piece *piece = &plan->pieces[segment->first + i];
+        end += plan->kinds[piece->kind].disk_bytes;
+        if (end > segment->got) return piece->record;
+    }
+    return plan->pieces[segment->first].record;
+}
+
+int64_t ss_plan_failures(const ss_plan *plan, ss_failure *failures, int64_t count) {
+    int64_t found = 0;
+    for (int64_t s = 0; s < plan->segment_count; s++) {
+        const ss_segment *segment = &plan->segments[s];
+        for (int32_t i = 0; i < segment->count; i++) {
+            const ss_piece *piece = &plan->pieces[segment->first + i];
+            if (piece->outcome == SS_ARRIVED) continue;
+            if (found < count)
+                failures[found] = (ss_failure){.outcome = piece->outcome, .error = segment->error,
+                                               .record = piece->record, .kind = piece->kind,
+                                               .first_missing = first_missing(plan, segment), .fd = segment->fd,
+                                               .offset = segment->offset, .wanted = segment->bytes,
+                                               .got = segment->got};
+            found++;
+        }
+    }
+    return found;
+}

@@ -1,0 +1,64 @@
+/* What a batch reads: pieces of records, joined to reads ("segments"), which jobs hand to one thread each. */
+#ifndef SLOTSTREAM_SEGMENTS_H
+#define SLOTSTREAM_SEGMENTS_H
+
+#include <stdatomic.h>
+
+#include "lanes.h"
+
+typedef struct ss_piece {
+    int64_t offset;
+    int32_t fd, kind, record, outcome;
+} ss_piece;
+
+typedef struct ss_segment {
+    int64_t offset, bytes, got;
+    int32_t fd, error;
+    int32_t first, count; /* of the pieces, which lie side by side in the file */
+} ss_segment;
+
+typedef struct ss_job {
+    int32_t first, count; /* of the segments */
+} ss_job;
+
+typedef struct ss_target {
+    int64_t slot;
+    int32_t check;
+} ss_target;
+
+typedef struct ss_plan {
+    ss_piece_kind *kinds;
+    ss_target *targets; /* by record */
+    ss_piece *pieces;
+    ss_segment *segments;
+    ss_job *jobs;
+    void *memory; /* that holds all of these */
+    int64_t piece_count, segment_count, job_count;
+    int64_t scratch_bytes; /* that its longest read needs */
+} ss_plan;
+
+/* A device's stream, made by the thread that uses it when it first does. */
+typedef struct ss_stream {
+    void *handle;
+    int made;
+} ss_stream;
+
+typedef struct ss_job_result {
+    int64_t bytes, ns;
+    int32_t failures;
+} ss_job_result;
+
+int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_piece_kind *kinds, int64_t kind_count,
+                     const int64_t *records, int64_t record_count);
+void ss_plan_free(ss_plan *plan);
+
+/* Read a job, segment by segment, as long as `stopped` is 0; add to the result's bytes and failures. */
+void ss_plan_read(ss_plan *plan, int64_t job, const ss_lane_settings *settings, char *scratch, ss_stream *stream,
+                  const atomic_int *stopped, ss_job_result *result);
+
+/* Mark a job's pieces as cancelled; returns how many they are. */
+int32_t ss_plan_cancel(ss_plan *plan, int64_t job);
+
+int64_t ss_plan_failures(const ss_plan *plan, ss_failure *failures, int64_t count);
+
+#endif

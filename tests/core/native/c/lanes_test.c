@@ -1,0 +1,455 @@
+/* The reading lanes against plain reads: random records of a small file in every mode, faults, cancellation, closing. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lanes.h"
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+enum { KINDS = 3, RECORDS = 40, SLOTS = 16, GAP = 26, ALIGNED = 4096, LONG = 1 << 20 };
+static const int64_t disk[KINDS] = {1000, 80, 60};
+static const int64_t slot[KINDS] = {1000, 160, 60};
+static int64_t start[KINDS];
+
+static uint64_t seed = 88172645463325252ull;
+static uint32_t number(uint32_t below) {
+    seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+    return (uint32_t)(seed >> 33) % below;
+}
+
+typedef struct script {
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    int open, entered;
+    int64_t fail_from, fail_to; /* offsets */
+    int error, interrupts, most, calls;
+} script;
+
+static int64_t scripted(void *context, int32_t fd, const struct iovec *parts, int32_t count, int64_t offset) {
+    script *s = context;
+    pthread_mutex_lock(&s->lock);
+    s->entered++, s->calls++;
+    pthread_cond_broadcast(&s->change);
+    while (!s->open) pthread_cond_wait(&s->change, &s->lock);
+    int interrupt = s->interrupts > 0 && s->interrupts--;
+    int64_t total = 0;
+    for (int32_t i = 0; i < count; i++) total += (int64_t)parts[i].iov_len;
+    int fails = s->error >= 0 && offset < s->fail_to && offset + total > s->fail_from;
+    int error = s->error, most = s->most;
+    pthread_mutex_unlock(&s->lock);
+    if (interrupt) return -EINTR;
+    if (fails) return -error;
+    struct iovec first = parts[0];
+    if (most && first.iov_len > (size_t)most) first.iov_len = (size_t)most;
+    ssize_t found = most ? preadv(fd, &first, 1, offset) : preadv(fd, parts, count, offset);
+    return found < 0 ? -errno : found;
+}
+
+static script fresh(void) {
+    script s = {.open = 1, .error = -1};
+    pthread_mutex_init(&s.lock, NULL);
+    pthread_cond_init(&s.change, NULL);
+    return s;
+}
+
+static void set_open(script *s, int open) {
+    pthread_mutex_lock(&s->lock);
+    s->open = open;
+    pthread_cond_broadcast(&s->change);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void await_entry(script *s, int count) {
+    pthread_mutex_lock(&s->lock);
+    while (s->entered < count) pthread_cond_wait(&s->change, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+typedef struct place {
+    char *contents; /* of the file */
+    int64_t size;
+    int fd, direct_fd;
+    char *slots[KINDS];
+    ss_piece_kind kinds[KINDS];
+} place;
+
+static place make_file(void) {
+    place p = {0};
+    int64_t at = GAP;
+    for (int k = 0; k < KINDS; k++) start[k] = at, at += disk[k] * RECORDS;
+    p.size = at;
+    p.contents = malloc((size_t)p.size);
+    for (int64_t i = 0; i < p.size; i++) p.contents[i] = (char)number(256);
+    for (int64_t i = start[1]; i + 1 < start[2]; i += 2) p.contents[i + 1] &= 0x3f; /* finite bfloat16 */
+    for (int64_t i = start[2]; i + 3 < p.size; i += 4) p.contents[i + 3] &= 0x3f;   /* finite float32 */
+    char name[] = "lanes_test_XXXXXX";
+    p.fd = mkstemp(name);
+    CHECK(p.fd >= 0 && write(p.fd, p.contents, (size_t)p.size) == p.size && fsync(p.fd) == 0);
+    p.direct_fd = open(name, O_RDONLY | O_DIRECT);
+    unlink(name);
+    for (int k = 0; k < KINDS; k++) {
+        p.slots[k] = malloc((size_t)(slot[k] * SLOTS));
+        p.kinds[k] = (ss_piece_kind){p.slots[k], SLOTS, slot[k], disk[k], k == 1 ? SS_WIDENED : SS_AS_STORED,
+                                     k == 1 ? SS_FINITE_BFLOAT16 : k == 2 ? SS_FINITE_FLOAT32 : SS_UNCHECKED};
+    }
+    return p;
+}
+
+static void free_file(place *p) {
+    for (int k = 0; k < KINDS; k++) free(p->slots[k]);
+    free(p->contents);
+    close(p->fd);
+    if (p->direct_fd >= 0) close(p->direct_fd);
+}
+
+static char *block(int parts) {
+    void *memory = NULL;
+    CHECK(posix_memalign(&memory, ALIGNED, (size_t)parts * LONG) == 0);
+    return memory;
+}
+
+static ss_lane_settings settings_of(char *scratch, int demand, int ahead, script *s) {
+    return (ss_lane_settings){.demand_lanes = demand, .ahead_lanes = ahead, .alignment = 1, .merge_bytes = 4000,
+                              .job_bytes = 1500, .scratch = scratch, .scratch_bytes = LONG, .scratch_stride = LONG,
+                              .ahead_scratch = scratch + (demand + 1) * LONG, .ahead_scratch_bytes = LONG,
+                              .ahead_scratch_stride = LONG, .read = s ? scripted : NULL, .context = s};
+}
+
+static ss_batch *plan(ss_lanes *lanes, place *p, int fd, const int *records, const int *slots, int count) {
+    int64_t numbers[RECORDS * (2 + 2 * KINDS)], *next = numbers;
+    for (int r = 0; r < count; r++) {
+        *next++ = slots[r], *next++ = 1;
+        for (int k = 0; k < KINDS; k++) *next++ = fd, *next++ = start[k] + records[r] * disk[k];
+    }
+    ss_batch *batch = NULL;
+    CHECK(ss_batch_create(lanes, p->kinds, KINDS, numbers, count, &batch) == SS_OK);
+    return batch;
+}
+
+static void check_record(const place *p, int record, int where) {
+    const char *a = p->contents + start[0] + record * disk[0], *b = p->contents + start[1] + record * disk[1];
+    CHECK(memcmp(p->slots[0] + where * slot[0], a, (size_t)disk[0]) == 0);
+    CHECK(memcmp(p->slots[2] + where * slot[2], p->contents + start[2] + record * disk[2], (size_t)disk[2]) == 0);
+    for (int64_t i = 0; i < disk[1] / 2; i++) {
+        uint32_t whole;
+        uint16_t half;
+        memcpy(&whole, p->slots[1] + where * slot[1] + 4 * i, 4);
+        memcpy(&half, b + 2 * i, 2);
+        CHECK(whole == (uint32_t)half << 16);
+    }
+}
+
+static void finish(ss_lanes *lanes) {
+    CHECK(ss_lanes_close(lanes, 60000) == 0);
+    ss_lanes_release(lanes);
+}
+
+/* Distinct records and slots. */
+static int draw(int *records, int *slots) {
+    int count = 1 + (int)number(SLOTS);
+    int first = (int)number(RECORDS), step = number(2) ? 1 : 3, turn = (int)number(SLOTS);
+    for (int i = 0; i < count; i++) records[i] = (first + i * step) % RECORDS, slots[i] = (turn + i * 5) % SLOTS;
+    return count;
+}
+
+static void read_at_random(place *p, int demand, int ahead, int direct, int rounds) {
+    char *scratch = block(demand + 1 + ahead);
+    script s = fresh();
+    ss_lane_settings settings = settings_of(scratch, demand, ahead, direct ? NULL : &s);
+    if (direct) settings.alignment = ALIGNED;
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    for (int round = 0; round < rounds; round++) {
+        int records[SLOTS], slots[SLOTS], count = draw(records, slots), way = ahead ? (int)number(3) : 0;
+        for (int k = 0; k < KINDS; k++) memset(p->slots[k], 0x55, (size_t)(slot[k] * SLOTS));
+        pthread_mutex_lock(&s.lock);
+        s.interrupts = (int)number(3), s.most = number(4) ? 0 : 1 + (int)number(900);
+        pthread_mutex_unlock(&s.lock);
+        ss_batch *batch = plan(lanes, p, direct ? p->direct_fd : p->fd, records, slots, count);
+        CHECK(ss_batch_reads(batch) >= 1 && ss_batch_reads(batch) <= count * KINDS);
+        if (way) CHECK(ss_batch_read_ahead(batch) == SS_OK);
+        if (way != 1) CHECK(ss_batch_submit(batch) == SS_OK);
+        while (!ss_batch_wait(batch, 1000)) {}
+        const ss_batch_state *state = ss_batch_state_of(batch);
+        CHECK(state->done && !state->failures && state->bytes_read == count * (disk[0] + disk[1] + disk[2]));
+        CHECK(ss_batch_failures(batch, NULL, 0) == 0);
+        for (int i = 0; i < count; i++) check_record(p, records[i], slots[i]);
+        ss_batch_release(batch);
+    }
+    finish(lanes);
+    free(scratch);
+}
+
+static void report_faults(place *p) {
+    char *scratch = block(3);
+    script s = fresh();
+    ss_lane_settings settings = settings_of(scratch, 2, 0, &s);
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    int records[] = {3, 4, 9}, slots[] = {0, 1, 2};
+    ss_failure failures[9];
+
+    s.error = EIO, s.fail_from = start[1] + 9 * disk[1], s.fail_to = s.fail_from + 1; /* the scales of record 9 */
+    ss_batch *batch = plan(lanes, p, p->fd, records, slots, 3);
+    CHECK(ss_batch_submit(batch) == SS_OK);
+    while (!ss_batch_wait(batch, 1000)) {}
+    CHECK(ss_batch_failures(batch, failures, 9) == 1);
+    CHECK(failures[0].outcome == SS_NOT_READ && failures[0].error == EIO && failures[0].record == 2);
+    CHECK(failures[0].first_missing == 2 && failures[0].kind == 1 && failures[0].fd == p->fd);
+    CHECK(failures[0].offset == start[1] + 9 * disk[1] && failures[0].wanted == disk[1] && failures[0].got == 0);
+    for (int i = 0; i < 2; i++) check_record(p, records[i], slots[i]);
+    ss_batch_release(batch);
+
+    s.error = -1;
+    batch = plan(lanes, p, -0 + 1000000, records, slots, 1); /* no such descriptor */
+    CHECK(ss_batch_submit(batch) == SS_OK);
+    while (!ss_batch_wait(batch, 1000)) {}
+    CHECK(ss_batch_failures(batch, failures, 9) == KINDS && failures[0].error == EBADF);
+    ss_batch_release(batch);
+
+    CHECK(ftruncate(p->fd, start[2] + 5 * disk[2] - 7) == 0); /* the last piece of record 4 lacks 7 bytes */
+    batch = plan(lanes, p, p->fd, records, slots, 2);
+    CHECK(ss_batch_submit(batch) == SS_OK);
+    while (!ss_batch_wait(batch, 1000)) {}
+    CHECK(ss_batch_failures(batch, failures, 9) == 2); /* read together with its neighbour */
+    for (int i = 0; i < 2; i++) {
+        CHECK(failures[i].outcome == SS_NOT_READ && failures[i].error == 0 && failures[i].first_missing == 1);
+        CHECK(failures[i].wanted == 2 * disk[2] && failures[i].got == 2 * disk[2] - 7 && failures[i].kind == 2);
+    }
+    ss_batch_release(batch);
+
+    uint16_t infinite = 0x7f80;
+    CHECK(pwrite(p->fd, p->contents, (size_t)p->size, 0) == p->size);
+    CHECK(pwrite(p->fd, &infinite, 2, start[1] + 4 * disk[1] + 6) == 2);
+    batch = plan(lanes, p, p->fd, records, slots, 3);
+    CHECK(ss_batch_submit(batch) == SS_OK);
+    while (!ss_batch_wait(batch, 1000)) {}
+    CHECK(ss_batch_failures(batch, failures, 9) == 1);
+    CHECK(failures[0].outcome == SS_NOT_FINITE && failures[0].record == 1 && failures[0].kind == 1);
+    ss_batch_release(batch);
+    CHECK(pwrite(p->fd, p->contents, (size_t)p->size, 0) == p->size);
+    finish(lanes);
+    free(scratch);
+}
+
+static void keep_order(place *p) {
+    char *scratch = block(3);
+    script s = fresh();
+    ss_lane_settings settings = settings_of(scratch, 1, 1, &s);
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    int one[] = {1}, two[] = {2}, three[] = {3}, zero[] = {0}, first[] = {1}, second[] = {2};
+    set_open(&s, 0);
+    ss_batch *demand = plan(lanes, p, p->fd, one, zero, 1);
+    ss_batch *ahead = plan(lanes, p, p->fd, two, first, 1), *other = plan(lanes, p, p->fd, three, second, 1);
+    CHECK(ss_batch_submit(demand) == SS_OK);
+    await_entry(&s, 1);
+    CHECK(ss_batch_read_ahead(ahead) == SS_OK && ss_batch_read_ahead(other) == SS_OK);
+    CHECK(!ss_batch_wait(ahead, 0) && s.calls == 1); /* nothing is read ahead meanwhile */
+    CHECK(ss_batch_retract(other) == 1 && ss_batch_wait(other, 0) == 1);
+    CHECK(ss_batch_state_of(other)->failures == 0 && ss_batch_retract(other) == 0);
+    CHECK(ss_batch_retract(demand) == 0);
+    set_open(&s, 1);
+    while (!ss_batch_wait(ahead, 1000)) {}
+    CHECK(ss_batch_wait(demand, 0) == 1); /* or the other would not have begun */
+    check_record(p, 1, 0);
+    check_record(p, 2, 1);
+    ss_batch_release(demand);
+    ss_batch_release(ahead);
+    ss_batch_release(other);
+
+    set_open(&s, 0);
+    s.entered = 0;
+    int many[] = {10, 13, 16, 19, 22}, places[] = {0, 1, 2, 3, 4};
+    demand = plan(lanes, p, p->fd, many, places, 5);
+    CHECK(ss_batch_submit(demand) == SS_OK);
+    await_entry(&s, 1);
+    ss_batch_cancel(demand);
+    CHECK(!ss_batch_wait(demand, 0)); /* a read is under way */
+    set_open(&s, 1);
+    while (!ss_batch_wait(demand, 1000)) {}
+    ss_failure failures[15];
+    int64_t count = ss_batch_failures(demand, failures, 15);
+    CHECK(count > 0 && count < 15);
+    for (int64_t i = 0; i < count; i++) CHECK(failures[i].outcome == SS_CANCELLED);
+    ss_batch_release(demand);
+    finish(lanes);
+    free(scratch);
+}
+
+static void close_meanwhile(place *p) {
+    char *scratch = block(2);
+    script s = fresh();
+    ss_lane_settings settings = settings_of(scratch, 1, 0, &s);
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    int one[] = {1}, two[] = {2}, zero[] = {0}, first[] = {1};
+    set_open(&s, 0);
+    ss_batch *stuck = plan(lanes, p, p->fd, one, zero, 1), *queued = plan(lanes, p, p->fd, two, first, 1);
+    CHECK(ss_batch_submit(stuck) == SS_OK && ss_batch_submit(queued) == SS_OK);
+    await_entry(&s, 1);
+    CHECK(ss_lanes_close(lanes, 0) == 1);
+    CHECK(ss_batch_wait(queued, 0) == 1 && ss_batch_state_of(queued)->failures == KINDS);
+    CHECK(!ss_batch_wait(stuck, 0));
+    CHECK(ss_batch_read_ahead(stuck) == SS_BAD_ARGUMENT); /* there are no such lanes */
+    ss_batch *late = plan(lanes, p, p->fd, two, first, 1);
+    CHECK(ss_batch_submit(late) == SS_OK && ss_batch_wait(late, 0) == 1);
+    CHECK(ss_batch_state_of(late)->failures == KINDS);
+    set_open(&s, 1);
+    CHECK(ss_lanes_close(lanes, 60000) == 0);
+    ss_lanes_release(lanes);
+    CHECK(ss_batch_wait(stuck, 0) == 1); /* batches outlive their lanes */
+    ss_batch_release(stuck);
+    ss_batch_release(queued);
+    ss_batch_release(late);
+    free(scratch);
+}
+
+static void refuse(place *p) {
+    char *scratch = block(2);
+    ss_lane_settings good = settings_of(scratch, 1, 0, NULL), bad;
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(NULL, &lanes) == SS_BAD_ARGUMENT && ss_lanes_create(&good, NULL) == SS_BAD_ARGUMENT);
+    bad = good, bad.demand_lanes = 0;
+    CHECK(ss_lanes_create(&bad, &lanes) == SS_BAD_ARGUMENT);
+    bad = good, bad.alignment = 3;
+    CHECK(ss_lanes_create(&bad, &lanes) == SS_BAD_ARGUMENT);
+    bad = good, bad.scratch_stride = 10;
+    CHECK(ss_lanes_create(&bad, &lanes) == SS_BAD_ARGUMENT);
+    bad = good, bad.scratch_bytes = 999;
+    CHECK(ss_lanes_create(&bad, &lanes) == SS_OK);
+    int64_t record[] = {0, 1, p->fd, start[0], p->fd, start[1], p->fd, start[2]};
+    ss_batch *batch = NULL;
+    CHECK(ss_batch_create(lanes, p->kinds, KINDS, record, 1, &batch) == SS_TOO_SMALL);
+    finish(lanes);
+    CHECK(ss_lanes_create(&good, &lanes) == SS_OK);
+    CHECK(ss_batch_create(lanes, p->kinds, KINDS, record, 0, &batch) == SS_BAD_ARGUMENT);
+    CHECK(ss_batch_create(lanes, p->kinds, 0, record, 1, &batch) == SS_BAD_ARGUMENT);
+    record[0] = SLOTS;
+    CHECK(ss_batch_create(lanes, p->kinds, KINDS, record, 1, &batch) == SS_OUT_OF_RANGE);
+    record[0] = 0, record[3] = -1;
+    CHECK(ss_batch_create(lanes, p->kinds, KINDS, record, 1, &batch) == SS_OUT_OF_RANGE);
+    record[3] = start[0];
+    ss_piece_kind kinds[KINDS];
+    memcpy(kinds, p->kinds, sizeof kinds);
+    kinds[1].slot_bytes = disk[1];
+    CHECK(ss_batch_create(lanes, kinds, KINDS, record, 1, &batch) == SS_BAD_SHAPE);
+    CHECK(ss_batch_create(lanes, p->kinds, KINDS, record, 1, &batch) == SS_OK);
+    ss_batch_release(batch); /* never submitted */
+    finish(lanes);
+    free(scratch);
+}
+
+/* A device whose copies arrive when they are waited for; one stream a thread. */
+typedef struct copies {
+    struct {
+        void *target;
+        const void *source;
+        size_t bytes;
+    } begun[64];
+    int count;
+} copies;
+static _Atomic int streams, copy_error;
+
+static int32_t make_stream(void **stream, uint32_t flags) {
+    CHECK(flags == 1);
+    streams++;
+    *stream = calloc(1, sizeof(copies));
+    return 0;
+}
+static copies *made[64];
+static int32_t begin_copy(void *target, const void *source, size_t bytes, int32_t direction, void *stream) {
+    copies *c = stream;
+    CHECK(direction == 4 && c->count < 64);
+    if (copy_error) return copy_error;
+    c->begun[c->count].target = target, c->begun[c->count].source = source, c->begun[c->count++].bytes = bytes;
+    made[streams - 1] = c;
+    return 0;
+}
+static int32_t finish_copies(void *stream) {
+    copies *c = stream;
+    for (int i = 0; i < c->count; i++) memcpy(c->begun[i].target, c->begun[i].source, c->begun[i].bytes);
+    c->count = 0;
+    return 0;
+}
+
+static void copy_to_a_device(place *p) {
+    char *scratch = block(2);
+    ss_lane_settings settings = settings_of(scratch, 1, 0, NULL);
+    settings.copy = begin_copy, settings.finish = finish_copies, settings.stream = make_stream;
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    int64_t record[] = {3, 1, p->fd, start[0] + 7 * disk[0], p->fd, start[2] + 7 * disk[2]};
+    ss_piece_kind kinds[] = {p->kinds[0], p->kinds[2]};
+    for (int round = 0; round < 3; round++) {
+        memset(p->slots[0], 0, (size_t)(slot[0] * SLOTS));
+        copy_error = round == 1 ? 700 : 0;
+        ss_batch *batch = NULL;
+        ss_failure failure;
+        CHECK(ss_batch_create(lanes, kinds, 2, record, 1, &batch) == SS_OK && ss_batch_submit(batch) == SS_OK);
+        while (!ss_batch_wait(batch, 1000)) {}
+        CHECK(ss_batch_failures(batch, &failure, 1) == (copy_error ? 2 : 0));
+        if (copy_error) CHECK(failure.outcome == SS_NOT_COPIED && failure.error == 700);
+        else CHECK(memcmp(p->slots[0] + 3 * slot[0], p->contents + start[0] + 7 * disk[0], (size_t)disk[0]) == 0);
+        ss_batch_release(batch);
+    }
+    CHECK(streams == 1);
+    ss_batch *batch = NULL;
+    record[5] = start[1];
+    CHECK(ss_batch_create(lanes, p->kinds, 2, record, 1, &batch) == SS_BAD_SHAPE); /* a device's pieces never change */
+    finish(lanes);
+    free(made[0]);
+    free(scratch);
+}
+
+#if !defined(WITHOUT_FORK)
+static void leave_a_forked_child_alone(void) {
+    char *scratch = block(3);
+    ss_lane_settings settings = settings_of(scratch, 2, 0, NULL);
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        int closed = ss_lanes_close(lanes, 60000);
+        ss_lanes_release(lanes);
+        _exit(closed);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    finish(lanes);
+    free(scratch);
+}
+#endif
+
+int main(void) {
+    place p = make_file();
+    refuse(&p);
+    for (int demand = 1; demand <= 4; demand += 3) {
+        read_at_random(&p, demand, 0, 0, 300);
+        read_at_random(&p, demand, 2, 0, 300);
+        if (p.direct_fd >= 0) read_at_random(&p, demand, 2, 1, 100);
+    }
+    report_faults(&p);
+    keep_order(&p);
+    close_meanwhile(&p);
+    copy_to_a_device(&p);
+#if !defined(WITHOUT_FORK)
+    leave_a_forked_child_alone();
+#endif
+    free_file(&p);
+    puts("lanes ok");
+    return 0;
+}
