@@ -32,7 +32,7 @@ An option on the command line counts for more than its variable.
 | Variable | Meaning |
 |---|---|
 | `SLOTSTREAM_ROOT_DIR` | where models and state live instead of `~/.slotstream` |
-| `SLOTSTREAM_NATIVE` | `0`: only MLX's operations; `scalar`, `avx2`, `avx512`, `neon`: these instructions |
+| `SLOTSTREAM_NATIVE` | `0`: nothing compiled; `scalar`, `avx2`, `avx512`, `neon`: these instructions |
 | `SLOTSTREAM_BLAS` | `0`: on Linux, leave MLX's dense products to MLX's own BLAS |
 | `SLOTSTREAM_API_KEY` | the key that `serve` asks for, and that `launch`, `stop` and the agents send |
 | `SLOTSTREAM_PULL_TRANSPORT` | `automatic`, `compressed` or `raw`, as `pull --transport` |

@@ -12,6 +12,7 @@ CSRC = ROOT / "packages" / "slotstream-core" / "csrc"
 SOURCE = pathlib.Path(__file__).parent / "c" / "native_test.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 COMMON = ("variants.c", "threads.c", "matrices.c", "products.c", "experts.c", "rows.c", "kernels_scalar.c")
+LANES = ("lanes.c", "segments.c")
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 X86 = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512}
@@ -36,6 +37,15 @@ def build(folder: pathlib.Path, compiler: str | None, *flags: str, x86: bool, ne
         subprocess.run(command, check=True)
     program = folder / "native_test"
     subprocess.run([compiler, *flags, *objects, "-o", str(program), "-pthread", "-lm"], check=True)
+    return program
+
+
+def build_lanes(folder: pathlib.Path, *flags: str) -> pathlib.Path:
+    if COMPILER is None or os.uname().sysname != "Linux":
+        pytest.skip("the test of the reading lanes needs a compiler and Linux")
+    program = folder / "lanes_test"
+    sources = [*(str(CSRC / name) for name in LANES), str(SOURCE.with_name("lanes_test.c"))]
+    subprocess.run([COMPILER, *FLAGS, *flags, "-D_GNU_SOURCE", *sources, "-o", str(program), "-pthread"], check=True)
     return program
 
 
@@ -73,6 +83,14 @@ def test_the_threads_have_no_data_race(tmp_path: pathlib.Path) -> None:
     assert "scalar ok" in run(str(build(tmp_path, COMPILER, *flags, x86=False)), "scalar")
 
 
+def test_the_reading_lanes_pass_their_c_test_under_sanitizers(tmp_path: pathlib.Path) -> None:
+    assert "lanes ok" in run(str(build_lanes(tmp_path, "-O1", *SANITIZE)))
+
+
+def test_the_reading_lanes_have_no_data_race(tmp_path: pathlib.Path) -> None:
+    assert "lanes ok" in run(str(build_lanes(tmp_path, "-O1", "-fsanitize=thread", "-DWITHOUT_FORK")))
+
+
 @pytest.mark.slow
 def test_neon_passes_the_c_test_in_an_emulator(tmp_path: pathlib.Path) -> None:
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
@@ -83,6 +101,14 @@ def test_neon_passes_the_c_test_in_an_emulator(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_core_needs_no_python_header() -> None:
-    headers = ("slotstream_native.h", "kernels.h", "kernels_template.h", "threads.h", "matrices.h")
-    for name in (*COMMON, *X86, *headers, "kernels_neon.c"):
+    headers = (
+        "slotstream_native.h",
+        "kernels.h",
+        "kernels_template.h",
+        "threads.h",
+        "matrices.h",
+        "lanes.h",
+        "segments.h",
+    )
+    for name in (*COMMON, *LANES, *X86, *headers, "kernels_neon.c"):
         assert "Python.h" not in (CSRC / name).read_text(encoding="utf-8")

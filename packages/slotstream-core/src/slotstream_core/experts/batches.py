@@ -206,10 +206,10 @@ class ReadBatch:
                 bytes_read += segment.byte_count
                 self._check(segment, scratch, errors)
             except SlotstreamError as error:
-                errors |= {piece.record: error for piece in segment.pieces}
+                errors = {piece.record: error for piece in segment.pieces} | errors  # the first one counts
             except Exception as error:  # noqa: BLE001 - the top of a lane: whatever happened, the batch must end
                 wrapped = ExpertReadError(f"reading experts failed unexpectedly: {type(error).__name__}: {error}")
-                errors |= {piece.record: wrapped for piece in segment.pieces}
+                errors = {piece.record: wrapped for piece in segment.pieces} | errors
         with self._lock:
             self.bytes_read += bytes_read
             self.read_s += time.perf_counter() - started
