@@ -10,6 +10,17 @@ FINITE = (
     ("serve", "--prefix-cache-max-age-days"),
     ("lookahead-fit", "--sums-gb"),
     ("launch", "--idle-exit"),
+    ("launch", "--memory-gb"),
+    ("run", "--temperature"),
+    ("run", "--top-p"),
+    ("run", "--min-p"),
+    ("run", "--presence-penalty"),
+    ("run", "--max-prefill-wait"),
+    ("chat", "--temperature"),
+    ("chat", "--top-p"),
+    ("serve", "--max-prefill-wait"),
+    ("serve", "--idle-exit"),
+    ("doctor", "--max-prefill-wait"),
     ("context-check", "--min-free-gb"),
     ("context-check", "--wall-seconds"),
     ("context-check", "--max-prefill-wait"),
@@ -23,3 +34,27 @@ def test_a_number_that_is_not_finite_or_beyond_reason_is_refused_by_name(command
     assert result.exit_code == 2, result.output
     assert f"Invalid value for '{option}'" in result.output
     assert value.strip("-") in result.output or "1e+308" in result.output
+
+
+OUTSIDE = (
+    ("run", "--temperature", "-0.1"),
+    ("run", "--top-p", "0"),
+    ("run", "--top-p", "1.01"),
+    ("run", "--min-p", "-0.1"),
+    ("run", "--top-k", "-1"),
+    ("chat", "--temperature", "-1"),
+    ("chat", "--top-k", "-1"),
+    ("serve", "--idle-exit", "-1"),
+    ("serve", "--idle-exit", "10081"),
+    ("serve", "--max-prefill-wait", "-1"),
+    ("prefill-schedule", "--tokens", "99999999999999999999"),
+    ("prefill-schedule", "--from", "-1"),
+)
+
+
+@pytest.mark.parametrize(("command", "option", "value"), OUTSIDE)
+def test_a_number_outside_its_range_is_refused_with_the_range(command: str, option: str, value: str) -> None:
+    result = CliRunner().invoke(main, [command, option, value])
+    assert result.exit_code == 2, result.output
+    assert f"Invalid value for '{option}'" in result.output
+    assert "is not in the range" in result.output

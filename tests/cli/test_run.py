@@ -99,7 +99,7 @@ def test_thoughts_go_to_stderr(invoke: Invoke, tiny_model: Path) -> None:
         (["--max-context", "4"], 1, "context window"),
         (["--seed", "-1"], 2, "seed"),
         (["--max-prefill-wait", "-1"], 2, "max-prefill-wait"),
-        (["--presence-penalty", "nan"], 1, "presence penalty"),
+        (["--presence-penalty", "nan"], 2, "not a finite number"),
         (["--stats-json", "/no/such/place.json", "--max-tokens", "1"], 1, "cannot be written"),
     ],
 )

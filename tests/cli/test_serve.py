@@ -39,7 +39,7 @@ def test_a_port_in_use_is_refused_before_anything_is_loaded(invoke: Invoke, tiny
 )
 def test_times_out_of_range_are_refused(invoke: Invoke, tiny_model: Path, wrong: list[str]) -> None:
     result = invoke("serve", "--model", tiny_model, *wrong)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert wrong[0] in result.stderr
     assert "Traceback" not in result.stderr
 

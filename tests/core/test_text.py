@@ -1,6 +1,8 @@
 """Tokenizer, incremental decoding, stop strings, thinking and the chat template."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,38 @@ def test_a_missing_or_broken_tokenizer_says_which_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(TokenizerError, match="cannot be read as a tokenizer"):
         Tokenizer.from_directory(tmp_path, vocabulary=10, eos_ids=[])
+
+
+def read_both(directory: Path) -> None:
+    Tokenizer.from_directory(directory, vocabulary=300, eos_ids=[256])
+    ChatTemplate.from_directory(directory)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "chat_template.jinja"])
+@pytest.mark.parametrize(("kind", "words"), [("pipe", "a pipe stands"), ("directory", "a directory stands"),
+                                             ("link", "a link to something that is not there")])  # fmt: skip
+def test_what_stands_in_a_files_place_is_named_and_never_waited_for(
+    directory: Path, tmp_path: Path, name: str, kind: str, words: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    (copy / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(copy / name)
+    elif kind == "directory":
+        (copy / name).mkdir()
+    else:
+        (copy / name).symlink_to("nowhere")
+    with pytest.raises((TokenizerError, TemplateError), match=words) as refused:
+        read_both(copy)
+    assert str(copy) in str(refused.value)
+    assert "Errno" not in str(refused.value)
+
+
+def test_an_empty_chat_template_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(" \n")
+    with pytest.raises(TemplateError, match=r"chat_template\.jinja is empty"):
+        ChatTemplate.from_directory(tmp_path)
 
 
 def split_at(text: str, cuts: list[int]) -> list[str]:

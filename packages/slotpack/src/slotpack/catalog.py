@@ -5,14 +5,17 @@ import hashlib
 import importlib.util
 import os
 import pathlib
+import stat
 
-from slotpack.errors import UnknownModel
+from slotpack.errors import UnknownModel, UnusableRoot
 from slotpack.files import hash_file
 from slotpack.manifest import MANIFEST_NAME, FileEntry, parse_manifest
 from slotpack.resume import MARGIN_BYTES
 
 DEFAULT_MODEL = "qwen3.8-flash-next:4bit"
 DEMO_MODEL = "demo"
+ROOT_VARIABLE = "SLOTSTREAM_ROOT_DIR"
+ADVICE = "models and state live in a directory there: remove it or name another"
 DEMO_MARGIN_BYTES = 50 * 10**6
 
 
@@ -82,9 +85,32 @@ class CatalogModel:
 
 
 def root_directory() -> pathlib.Path:
-    """Return where models and state live: SLOTSTREAM_ROOT_DIR, or ~/.slotstream."""
-    configured = os.environ.get("SLOTSTREAM_ROOT_DIR")
-    return pathlib.Path(configured).expanduser() if configured else pathlib.Path.home() / ".slotstream"
+    """Return where models and state live: SLOTSTREAM_ROOT_DIR, or ~/.slotstream.  It need not be there yet.
+
+    Raises:
+        UnusableRoot: The home directory is unknown, or something other than a directory is there.
+    """
+    configured = os.environ.get(ROOT_VARIABLE)
+    try:
+        root = pathlib.Path(configured).expanduser() if configured else pathlib.Path.home() / ".slotstream"
+    except RuntimeError as error:
+        raise UnusableRoot(f"the home directory is unknown ({error}); set HOME or {ROOT_VARIABLE}") from error
+    try:
+        mode = root.stat().st_mode
+    except FileNotFoundError:
+        if root.is_symlink():
+            raise UnusableRoot(f"{_named(root)} is a link to something that is not there; {ADVICE}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnusableRoot(f"{_named(root)} cannot be used: {reason}; {ADVICE}") from error
+    else:
+        if not stat.S_ISDIR(mode):
+            raise UnusableRoot(f"{_named(root)} is no directory; {ADVICE}")
+    return root
+
+
+def _named(root: pathlib.Path) -> str:
+    return f"{ROOT_VARIABLE}, {root}," if os.environ.get(ROOT_VARIABLE) else str(root)
 
 
 def models_root() -> pathlib.Path:

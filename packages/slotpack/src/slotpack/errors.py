@@ -24,6 +24,7 @@
     +-- PublishError                an upload that cannot be made or finished
     |   +-- ConflictingObject       the repository holds other bytes at an immutable path
     +-- UnknownModel                no such name in the catalog
+    +-- UnusableRoot                no directory can be where models and state should live
     +-- PullError                   a download that did not end with a verified model
         +-- PullCancelled           the caller asked to stop; verified progress is kept
         +-- DirectoryBusy           another pull holds the directory
@@ -162,6 +163,10 @@ class ConflictingObject(PublishError):
 
 class UnknownModel(SlotpackError):
     """The catalog has no model of that name."""
+
+
+class UnusableRoot(SlotpackError):
+    """No directory can be where models and state should live."""
 
 
 class PullError(SlotpackError):

@@ -231,9 +231,11 @@ def chat_at_terminal(options: ChatOptions) -> None:
     """Load a model and talk with it until the user leaves.
 
     Raises:
-        click.ClickException: The model cannot be had, or stdin cannot be read.
+        click.ClickException: The model cannot be had, stdin cannot be read, or stdout is closed.
         SlotstreamError: What loading and generating raise.
     """
+    if sys.stdout is None:
+        raise click.ClickException("stdout is closed, so replies have nowhere to go; leave it open or redirect it")
     choice = choose_model(options.model)
     if choice.note:
         _say(choice.note)

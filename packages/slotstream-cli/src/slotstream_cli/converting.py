@@ -10,10 +10,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from slotstream_cli.failures import INTERRUPTED
 from slotstream_core.checkpoint.conversion import ConversionOptions, convert_checkpoint
 from slotstream_core.checkpoint.storage import StorageOptions
-
-_INTERRUPTED = 130
 
 
 def convert(source: Path, destination: Path, *, storage: StorageOptions, shard_bytes: int) -> None:
@@ -29,7 +28,7 @@ def convert(source: Path, destination: Path, *, storage: StorageOptions, shard_b
             report = convert_checkpoint(source, destination, options, progress)
     except KeyboardInterrupt:
         click.echo(f"-- interrupted; the same command continues in {destination}", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
     kept = f", {len(report.kept_files)} kept from an earlier run" if report.kept_files else ""
     click.echo(
         f"-- {report.directory}: {report.total_bytes / 1e6:,.1f} MB, {len(report.written_files)} files written{kept}",

@@ -22,8 +22,8 @@ from slotpack.errors import PullCancelled, SlotpackError
 from slotpack.progress import PullProgress
 from slotpack.pulling import TRANSPORTS, PullOptions, PullReport, TransportName, pull
 from slotpack.tuning import MAX_CONNECTIONS
+from slotstream_cli.failures import INTERRUPTED
 
-INTERRUPTED = 130
 TERMINATED = 143
 _STEP_PERCENT = 5
 

@@ -4,13 +4,14 @@ A command is one module under `commands` that exports a `click.Command` named `c
 of names; the summary is kept here so that the group's help needs no import either.
 """
 
-import errno
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import click
+
+from slotstream_cli.failures import shown_failures
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -38,22 +39,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Command name -> (module under `slotstream_cli.commands`, one-line summary)."""
 
 
-INTERRUPTED = 130
-OUR_PACKAGES = frozenset({"slotpack", "slotstream_planner", "slotstream_core", "slotstream_serve", "slotstream_cli"})
-
-
-def _shown(error: Exception) -> click.ClickException | None:
-    """Return what to show for an error of our packages' error trees, whose texts are fit to show; None for others."""
-    package, _, module = type(error).__module__.partition(".")
-    if package not in OUR_PACKAGES or module.rpartition(".")[2] != "errors":
-        return None
-    if package == "slotstream_planner":
-        from slotstream_cli.planning_options import planner_failure
-
-        return planner_failure(error)
-    return click.ClickException(str(error))
-
-
 class LazyGroup(click.Group):
     """A click group whose commands are imported at their first use."""
 
@@ -70,22 +55,17 @@ class LazyGroup(click.Group):
         command: click.Command = module.command
         return command
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the words before the command's name; failures are shown as `shown_failures` says."""
+        with shown_failures():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error raised on purpose becomes one sentence, Ctrl-C becomes exit code 130."""
-        try:
+        """Run a command; failures are shown as `shown_failures` says."""
+        with shown_failures():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            click.echo("-- interrupted", err=True)
-            raise click.exceptions.Exit(INTERRUPTED) from None
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
-        except Exception as error:
-            shown = _shown(error)
-            if shown is None:
-                raise
-            raise shown from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with the table's summaries, importing none of them."""

@@ -65,9 +65,12 @@ def choose_model(value: str | None) -> ModelChoice:
         return ModelChoice(name=DEMO_NAME, directory=ready(DEMO_NAME))
     if value in PUBLISHED_NAMES:
         return ModelChoice(name=PUBLISHED_NAME, directory=ready(PUBLISHED_NAME))
-    directory = Path(value).expanduser()
+    directory = Path(value)
     try:
-        is_directory = directory.is_dir()
+        directory = directory.expanduser()
+        is_directory = bool(value) and directory.is_dir()
+    except RuntimeError as error:
+        raise click.ClickException(f"{value} cannot be found: {error}") from error
     except OSError as error:
         raise click.ClickException(f"{value} cannot be read: {error.strerror}") from error
     if is_directory:

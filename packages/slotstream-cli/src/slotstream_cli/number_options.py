@@ -1,4 +1,4 @@
-"""The type of options that take a real number."""
+"""The types of options that take a real number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-__all__ = ["FiniteRange"]
+__all__ = ["MINUTES", "MIN_P", "PENALTY", "TEMPERATURE", "TOP_K", "TOP_P", "FiniteRange"]
 
 
 class FiniteRange(click.FloatRange):
@@ -23,3 +23,11 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number; the range is {self._describe_range()}.", param, ctx)
         return number
+
+
+MINUTES = FiniteRange(0, 1e6)
+TEMPERATURE = FiniteRange(0, 1e3)
+TOP_P = FiniteRange(0, 1, min_open=True)
+TOP_K = click.IntRange(0, 2**31 - 1)
+MIN_P = FiniteRange(0, 1)
+PENALTY = FiniteRange(-1e3, 1e3)

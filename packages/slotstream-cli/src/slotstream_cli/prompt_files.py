@@ -24,12 +24,7 @@ def read_prompts(path: Path | None) -> Sequence[str]:
         from slotstream_core.diagnostics.prompts import PROMPTS
 
         return PROMPTS
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{path} is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
+    lines = [line.strip() for line in read_text(path).splitlines()]
     prompts = [line for line in lines if line]
     if len(prompts) < LEAST:
         raise click.ClickException(f"{path} holds {len(prompts)} prompts; give at least {LEAST}, one a line")
@@ -43,19 +38,34 @@ def read_texts(path: Path) -> Sequence[str]:
         click.ClickException: The file cannot be read, a line is no JSON string, or there are fewer than eight.
     """
     texts: list[str] = []
+    lines = read_text(path).splitlines()
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(lines, 1):
             text = json.loads(line) if line.strip() else ""
             if not isinstance(text, str):
                 raise click.ClickException(f"{path}: line {number} is not a JSON string")
             texts += [text] if text else []
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{path} does not hold one JSON string a line: {error}") from error
     if len(texts) < LEAST:
         raise click.ClickException(f"{path} holds {len(texts)} texts; give at least {LEAST}, a JSON string a line")
     return texts
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file that the user named.
+
+    Raises:
+        click.ClickException: It cannot be read, is no file, or is not UTF-8 text.
+    """
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise click.ClickException(f"{path} is a pipe, a socket or a device; write its content to a file")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{path} is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from typing import Any
 
 import click
 
-from slotstream_cli.files import write_text_atomically
+from slotstream_cli.failures import INTERRUPTED
+from slotstream_cli.files import check_writable, write_text_atomically
 from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model, warm_directory
 from slotstream_cli.report import RunReport
@@ -24,8 +25,6 @@ from slotstream_core.events import Finished, GenerationEvent, PromptProgress, Te
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import GREEDY, ORDINARY, THINKING, SamplingParams
 from slotstream_planner import PlanRequest
-
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +64,8 @@ def answer_once(options: RunOptions) -> None:
         click.exceptions.Exit: 130 after Ctrl-C.
         SlotstreamError: What loading and generating raise.
     """
+    if options.stats_json is not None:
+        check_writable(options.stats_json)
     choice = choose_model(options.model)
     if choice.note:
         click.echo(f"-- {choice.note}", err=True)

@@ -29,7 +29,9 @@ def gb_to_bytes(value_gb: float, *, what: str) -> int:
         InvalidRequest: The number is not a size.
     """
     if not math.isfinite(value_gb) or value_gb <= 0 or value_gb > _MAX_GB:
-        raise InvalidRequest(f"{what} is {value_gb:g}; give a size in GB above 0, for example 16")
+        raise InvalidRequest(
+            f"{what} is {value_gb:g}; give a size in GB above 0 and below {_MAX_GB:,.0f}, for example 16"
+        )
     return round(value_gb * GB)
 
 

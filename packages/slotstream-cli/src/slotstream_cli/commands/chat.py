@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from slotstream_cli.number_options import TEMPERATURE, TOP_K, TOP_P
 from slotstream_cli.planning_options import make_size_request, size_options
 
 
@@ -16,9 +17,9 @@ from slotstream_cli.planning_options import make_size_request, size_options
 @click.option("--think", is_flag=True, help="Let the model think first; its thoughts go to stderr.")
 @click.option("--greedy", is_flag=True, help="Always take the most likely token.")
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Name the random stream; the default draws a new one.")
-@click.option("--temperature", type=float, help="Spread of the choice; 0 is greedy.")
-@click.option("--top-p", type=float, help="Keep the likeliest tokens up to this probability.")
-@click.option("--top-k", type=int, help="Keep this many of the likeliest tokens; 0 keeps all.")
+@click.option("--temperature", type=TEMPERATURE, help="Spread of the choice; 0 is greedy.")
+@click.option("--top-p", type=TOP_P, help="Keep the likeliest tokens up to this probability.")
+@click.option("--top-k", type=TOP_K, help="Keep this many of the likeliest tokens; 0 keeps all.")
 @size_options
 def command(*, model_name: str | None, system: str, max_tokens: int, think: bool, **options: Any) -> None:
     """Talk with the model. Ctrl-C stops a reply, Ctrl-D leaves, /help lists commands.

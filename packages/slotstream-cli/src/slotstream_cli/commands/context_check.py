@@ -10,7 +10,7 @@ import click
 
 from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model
-from slotstream_cli.number_options import FiniteRange
+from slotstream_cli.number_options import MINUTES, FiniteRange
 from slotstream_cli.planning_options import make_size_request, size_options
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--ladder", is_flag=True, help="Run 2048, 4096, ... up to --tokens; stop at the first failure.")
 @click.option("--warm-conversations", default=0, type=click.IntRange(0), help="Run and revisit this many first.")
 @click.option("--warm-tokens", default=0, type=click.IntRange(0), help="Prompt length of each of those.")
-@click.option("--max-prefill-wait", default=30.0, show_default=True, type=FiniteRange(0, 1e6), metavar="MINUTES")
+@click.option("--max-prefill-wait", default=30.0, show_default=True, type=MINUTES, metavar="MINUTES")
 @click.option("--wall-seconds", default=7200.0, show_default=True, type=FiniteRange(1, 1e9), help="Limit per rung.")
 @click.option("--min-free-gb", type=FiniteRange(0, 1e6), help="Stop when less memory is available.")
 @click.option("--plan-only", is_flag=True, help="Print the plan that would be used and load nothing.")

@@ -1,9 +1,10 @@
 """`slotstream convert`: a Hugging Face checkpoint into the layout that is streamed."""
 
-import math
 from pathlib import Path
 
 import click
+
+from slotstream_cli.number_options import FiniteRange
 
 _WIDTHS = click.Choice(["4", "8"])
 
@@ -18,7 +19,7 @@ _WIDTHS = click.Choice(["4", "8"])
 @click.option(
     "--shard-gb",
     default=5.0,
-    type=click.FloatRange(min=0, max=1e6, min_open=True),
+    type=FiniteRange(min=0, max=1e6, min_open=True),
     show_default=True,
     help="File size.",
 )
@@ -40,8 +41,6 @@ def command(
         raise click.UsageError(
             "--no-quantize keeps every tensor as it is; leave out --bits, --dense-bits, --group-size"
         )
-    if math.isnan(shard_gb):
-        raise click.UsageError("--shard-gb is nan; give a size in GB above 0, for example 5")
     from slotstream_cli.converting import convert
     from slotstream_core.checkpoint.storage import StorageOptions
 

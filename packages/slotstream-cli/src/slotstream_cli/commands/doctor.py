@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slotstream_cli.machines import geometry_of, this_machine
+from slotstream_cli.number_options import MINUTES
 from slotstream_cli.planning_options import make_request, memory_options
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _PROBE_SECONDS = 8.0
 @memory_options
 @click.option(
     "--max-prefill-wait",
-    type=float,
+    type=MINUTES,
     default=30.0,
     show_default=True,
     metavar="MINUTES",

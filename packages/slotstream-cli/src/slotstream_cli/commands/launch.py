@@ -9,6 +9,7 @@ import click
 from slotstream_cli.number_options import FiniteRange
 from slotstream_serve.defaults import DEFAULT_PORT, MOST_IDLE_MINUTES
 
+_SIZE = FiniteRange(0, 1e6, min_open=True)
 _LONGEST = FiniteRange(0, MOST_IDLE_MINUTES)
 
 
@@ -21,10 +22,8 @@ _LONGEST = FiniteRange(0, MOST_IDLE_MINUTES)
 @click.option(
     "--model", metavar="NAME|DIR", help="The model of a server this starts.  [default: qwen3.8-flash-next:4bit]"
 )
-@click.option("--memory-gb", type=click.FloatRange(min=0, min_open=True), help="Memory of a server this starts, in GB.")
-@click.option(
-    "--memory-limit-gb", type=click.FloatRange(min=0, min_open=True), help="Its adaptive ceiling in GB instead."
-)
+@click.option("--memory-gb", type=_SIZE, help="Memory of a server this starts, in GB.")
+@click.option("--memory-limit-gb", type=_SIZE, help="Its adaptive ceiling in GB instead.")
 @click.option(
     "--idle-exit",
     type=_LONGEST,

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from slotstream_cli.files import check_writable
 from slotstream_cli.models import choose_model
 from slotstream_cli.number_options import FiniteRange
 from slotstream_cli.planning_options import make_size_request, sizes_alone
@@ -48,7 +49,11 @@ def command(
     from slotstream_core.loading import load_model
 
     request = replace(make_size_request(sizes), lookahead="off")
+    if output is not None:
+        check_writable(output, parents_made=True)
     directory = choose_model(model_name).directory
+    path = output or correction_path(directory)
+    check_writable(path, parents_made=True)
     with counting("answering prompts") as progress:
         sequences = make_sequences(
             directory, read_prompts(prompts), reply_tokens=reply_tokens, request=request, progress=progress
@@ -57,7 +62,6 @@ def command(
         sequences += encode_texts(directory, read_texts(texts))
     with load_model(directory, request=request) as loaded, counting("recording routing") as progress:
         fit = fit_correction(loaded, sequences, rank=rank, memory_bytes=int(sums_gb * 1e9), progress=progress)
-    path = output or correction_path(directory)
     write_correction(path, fit.correction)
     click.echo(
         f"fitted on {fit.rows:,} tokens, measured on {fit.held_out_rows:,} held-out ones; agreement with routing:"

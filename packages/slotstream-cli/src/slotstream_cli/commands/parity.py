@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from slotstream_cli.files import write_bytes_atomically
+from slotstream_cli.files import check_writable, write_bytes_atomically
 from slotstream_cli.locking import held_alone
+from slotstream_cli.prompt_files import read_text
 
 
 @click.command()
@@ -29,6 +30,7 @@ def command(
 
     from slotstream_core.diagnostics.parity import compute_parity
 
+    check_writable(out)
     ids = read_ids(tokens)
     with held_alone(directory):
         result = compute_parity(directory, ids, experts_per_layer=experts_per_layer, chunk=chunk, greedy=greedy)
@@ -45,12 +47,9 @@ def read_ids(path: Path) -> list[int]:
     Raises:
         click.ClickException: The file cannot be read or is not a list of whole numbers.
     """
+    text = read_text(path)
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise click.ClickException(f"{path} is a pipe, a socket or a device; write the ids to a file")
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be read: {error.strerror or error}") from error
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{path} is not JSON: {error}") from error
     if not isinstance(content, list) or not all(type(item) is int for item in content):

@@ -7,11 +7,13 @@ import json
 
 import click
 
+_POSITION = click.IntRange(0, 2**24)
+
 
 @click.command("prefill-schedule")
 @click.option("--chunk", type=int, default=4096, show_default=True, help="Largest pass, 64 to 4096 tokens.")
-@click.option("--tokens", type=int, default=32_768, show_default=True, help="Tokens to read.")
-@click.option("--from", "start", type=int, default=0, show_default=True, help="Tokens already read before them.")
+@click.option("--tokens", type=_POSITION, default=32_768, show_default=True, help="Tokens to read.")
+@click.option("--from", "start", type=_POSITION, default=0, show_default=True, help="Tokens already read before them.")
 @click.option("--json", "as_json", is_flag=True, help="Print every pass, and where state may be saved, as JSON.")
 def command(*, chunk: int, tokens: int, start: int, as_json: bool) -> None:
     """Show how a prompt is cut into passes and how long they take on the reference machine.

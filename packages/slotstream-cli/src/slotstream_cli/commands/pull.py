@@ -63,7 +63,8 @@ def _verify(model: CatalogModel, directory: pathlib.Path) -> None:
     from slotpack.errors import PullCancelled
     from slotpack.pulling import verify_directory
     from slotpack.sidecars import has_sidecar
-    from slotstream_cli.downloading import INTERRUPTED, display
+    from slotstream_cli.downloading import display
+    from slotstream_cli.failures import INTERRUPTED
 
     try:
         with display() as show:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from slotstream_cli.number_options import MIN_P, MINUTES, PENALTY, TEMPERATURE, TOP_K, TOP_P
 from slotstream_cli.planning_options import make_size_request, size_options
 
 
@@ -16,16 +17,16 @@ from slotstream_cli.planning_options import make_size_request, size_options
 @click.option("--raw", is_flag=True, help="Send the prompt without the chat template.")
 @click.option("--think", is_flag=True, help="Let the model think first; its thoughts go to stderr.")
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Name the random stream; the default draws a new one.")
-@click.option("--temperature", type=float, help="Spread of the choice; 0 is greedy.")
-@click.option("--top-p", type=float, help="Keep the likeliest tokens up to this probability.")
-@click.option("--top-k", type=int, help="Keep this many of the likeliest tokens; 0 keeps all.")
-@click.option("--min-p", type=float, help="Drop tokens below this share of the likeliest one.")
-@click.option("--presence-penalty", type=float, help="Lower the logit of every token already in the reply by this.")
+@click.option("--temperature", type=TEMPERATURE, help="Spread of the choice; 0 is greedy.")
+@click.option("--top-p", type=TOP_P, help="Keep the likeliest tokens up to this probability.")
+@click.option("--top-k", type=TOP_K, help="Keep this many of the likeliest tokens; 0 keeps all.")
+@click.option("--min-p", type=MIN_P, help="Drop tokens below this share of the likeliest one.")
+@click.option("--presence-penalty", type=PENALTY, help="Lower the logit of every token already in the reply.")
 @click.option("--stop", multiple=True, help="End the reply before this text; may be given again.")
 @click.option("--stats-json", type=click.Path(dir_okay=False, path_type=Path), help="Write the measurements here.")
 @click.option(
     "--max-prefill-wait",
-    type=click.FloatRange(0, 1e6),
+    type=MINUTES,
     default=30.0,
     show_default=True,
     metavar="MINUTES",

@@ -6,9 +6,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from slotstream_cli.number_options import FiniteRange
+from slotstream_cli.number_options import MINUTES, FiniteRange
 from slotstream_cli.planning_options import make_size_request, size_options
-from slotstream_serve.defaults import DEFAULT_PORT
+from slotstream_serve.defaults import DEFAULT_PORT, MOST_IDLE_MINUTES
 
 
 @click.command("serve")
@@ -27,7 +27,7 @@ from slotstream_serve.defaults import DEFAULT_PORT
 @click.option("--allow-host", multiple=True, metavar="NAME", help="Another name clients may use; may be given again.")
 @click.option(
     "--max-prefill-wait",
-    type=float,
+    type=MINUTES,
     default=30.0,
     show_default=True,
     metavar="MINUTES",
@@ -35,7 +35,7 @@ from slotstream_serve.defaults import DEFAULT_PORT
 )
 @click.option(
     "--idle-exit",
-    type=float,
+    type=FiniteRange(0, MOST_IDLE_MINUTES),
     default=0.0,
     show_default=True,
     metavar="MINUTES",

@@ -9,6 +9,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from slotstream_core.errors import TemplateError
+from slotstream_core.text.files import read_text_file, reason
 from slotstream_core.text.messages import ChatMessage, JsonObject
 
 _FAILURES: Final = (
@@ -40,8 +41,10 @@ class ChatTemplate:
             name: Where it came from, for messages.
 
         Raises:
-            TemplateError: The text is not valid Jinja.
+            TemplateError: The text is empty or not valid Jinja.
         """
+        if not source.strip():
+            raise TemplateError(f"{name} is empty; copy the chat template of the original checkpoint")
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -65,14 +68,15 @@ class ChatTemplate:
         path = directory / "chat_template.jinja"
         config = directory / "tokenizer_config.json"
         try:
-            if path.is_file():
-                return cls(path.read_text(encoding="utf-8"), name=str(path))
-            if config.is_file():
-                source = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
-                if isinstance(source, str):
-                    return cls(source, name=str(config))
+            text = read_text_file(path)
+            if text is not None:
+                return cls(text, name=str(path))
+            described = read_text_file(config)
+            source = None if described is None else json.loads(described).get("chat_template")
+            if isinstance(source, str):
+                return cls(source, name=str(config))
         except (OSError, ValueError, AttributeError, RecursionError) as error:
-            raise TemplateError(f"the chat template of {directory} cannot be read: {error}") from error
+            raise TemplateError(f"the chat template of {directory} cannot be read: {reason(error)}") from error
         return None
 
     def render(

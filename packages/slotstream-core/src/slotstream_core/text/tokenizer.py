@@ -9,6 +9,7 @@ import tokenizers
 from tokenizers.decoders import DecodeStream
 
 from slotstream_core.errors import RequestError, TokenizerError
+from slotstream_core.text.files import check_regular, read_text_file, reason
 
 
 class Tokenizer:
@@ -40,8 +41,13 @@ class Tokenizer:
             TokenizerError: A file is missing or broken, or an id lies outside the model's vocabulary.
         """
         path = directory / "tokenizer.json"
-        if not path.is_file():
-            raise TokenizerError(f"{path} is missing; copy the tokenizer files of the original checkpoint beside it")
+        try:
+            if not check_regular(path):
+                raise TokenizerError(
+                    f"{path} is missing; copy the tokenizer files of the original checkpoint beside it"
+                )
+        except OSError as error:
+            raise TokenizerError(f"{path} cannot be read: {reason(error)}") from error
         try:
             backing = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower for a file it cannot read
@@ -119,13 +125,14 @@ class Detokenizer:
 
 
 def _generation_eos(path: Path) -> set[int]:
-    if not path.is_file():
-        return set()
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        text = read_text_file(path)
+        if text is None:
+            return set()
+        content: Any = json.loads(text)
         value = content.get("eos_token_id")
         if value is None:
             return set()
         return {int(item) for item in (value if isinstance(value, list) else [value])}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise TokenizerError(f"{path} has no usable eos_token_id: {error}") from error
+        raise TokenizerError(f"{path} has no usable eos_token_id: {reason(error)}") from error
