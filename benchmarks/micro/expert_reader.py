@@ -11,6 +11,10 @@ same experts in six ways, through the page cache and past it:
 
 The order of the measurements rotates, and medians over the rounds are compared. The reader also converts scales and
 biases to float32 and checks that they are finite.
+
+A second part compares the reader's two kinds of lanes, compiled and Python's, in turn: for these records from the page
+cache and past it, and for cached records of the demo model's size, one request at a time as a token's layer asks.
+It also reports the processor time of all threads that a record takes.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +52,27 @@ from slotstream_core.experts.sources import StoredExperts
 HIDDEN, INTERMEDIATE, GROUP = 2560, 640, 64
 LAYERS = 2
 PROMPT_RECORDS, DECODE_RECORDS = 32, 10
+SMALL_HIDDEN, SMALL_INTERMEDIATE, SMALL_RECORDS = 256, 64, 4
+"""Widths of the demo model's experts, and how many of them a layer misses at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneCase:
+    """What both kinds of lanes read.
+
+    Attributes:
+        name: For the table.
+        layout: The records.
+        direct: Whether past the page cache, where they are otherwise.
+        at_once: Records of a request.
+        record_count: Of one measurement.
+    """
+
+    name: str
+    layout: ExpertLayout
+    direct: bool
+    at_once: int
+    record_count: int
 
 
 def main() -> None:
@@ -59,8 +85,20 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
-    with stored_experts(options.directory, options.experts) as layout:
+    small_widths = {"hidden": SMALL_HIDDEN, "intermediate": SMALL_INTERMEDIATE}
+    with (
+        stored_experts(options.directory, options.experts) as layout,
+        stored_experts(options.directory, options.experts, **small_widths) as small,
+    ):
         rates = measure(layout, lanes=lanes, record_count=options.records, rounds=options.rounds)
+        count = min(options.records // 2, layout.record_count)
+        few, all_small = (SMALL_RECORDS, small.record_count)
+        cases = [
+            LaneCase(name="wide", layout=layout, direct=False, at_once=DECODE_RECORDS, record_count=count),
+            LaneCase(name="wide direct", layout=layout, direct=True, at_once=DECODE_RECORDS, record_count=count),
+            LaneCase(name="small", layout=small, direct=False, at_once=few, record_count=all_small),
+        ]
+        lane_values, lane_rows = compare_lanes(cases, lanes=lanes, rounds=options.rounds)
     median = {name: statistics.median(values) for name, values in rates.items()}
     rows = [
         [name, f"{median[name] / 1e6:,.0f}", f"{min(values) / 1e6:,.0f}", f"{max(values) / 1e6:,.0f}"]
@@ -84,9 +122,15 @@ def main() -> None:
                 "rounds": options.rounds,
                 "record_bytes": layout.record_bytes,
             },
-            values={**values, **{name: round(value, 3) for name, value in ratios.items()}},
+            values={**values, **{name: round(value, 3) for name, value in ratios.items()}, **lane_values},
         ),
-        table=format_table(["cold reads", "median MB/s", "min", "max"], rows) + f"\n{summary}",
+        table="\n".join(
+            [
+                format_table(["cold reads", "median MB/s", "min", "max"], rows),
+                summary,
+                format_table(["records", "lanes", "median MB/s", "processor us a record"], lane_rows),
+            ]
+        ),
         record=options.record,
     )
 
@@ -125,6 +169,38 @@ def measure(layout: ExpertLayout, *, lanes: int, record_count: int, rounds: int)
                 drop_cache(layout)
                 rates.setdefault(name, []).append(byte_count / ways[name]())
     return {name: rates[name] for name in ways}
+
+
+def compare_lanes(
+    cases: Sequence[LaneCase], *, lanes: int, rounds: int
+) -> tuple[dict[str, float], list[tuple[str, ...]]]:
+    """Read every case with both kinds of lanes in turn; return the values to keep and the rows to print."""
+    values: dict[str, float] = {}
+    rows: list[tuple[str, ...]] = []
+    for case in cases:
+        costs: dict[str, list[tuple[float, float]]] = {}
+        with ExitStack() as opened:
+            source = opened.enter_context(StoredExperts(case.layout, direct=case.direct))
+            pools: dict[str, SlotPool] = {}
+            for native in (True, False):
+                reader = opened.enter_context(ExpertReader(source, lane_count=lanes, native=native))
+                pools["compiled" if reader.compiled else "python"] = SlotPool(reader, slot_count=case.at_once)
+            for turn in range(rounds + 1):
+                order = np.random.default_rng(turn).permutation(case.layout.record_count)[: case.record_count].tolist()
+                records = [divmod(number, case.layout.expert_count) for number in order]
+                for name in sorted(pools, reverse=bool(turn % 2)):
+                    processor_s = time.process_time()
+                    seconds = with_reader(pools[name], records, case.at_once)
+                    processor_s = time.process_time() - processor_s
+                    if turn:  # the first brings the file into the page cache
+                        costs.setdefault(name, []).append((seconds, processor_s))
+        for name, measured in costs.items():
+            rate = case.record_count * case.layout.record_bytes / statistics.median(wall for wall, _ in measured)
+            processor_us = statistics.median(processor for _, processor in measured) / case.record_count * 1e6
+            key = f"{name}_{case.name}".replace(" ", "_")
+            values |= {f"{key}_bytes_per_s": round(rate), f"{key}_processor_us": round(processor_us, 1)}
+            rows.append((case.name, name, f"{rate / 1e6:,.0f}", f"{processor_us:,.0f}"))
+    return values, rows
 
 
 def with_threads(
@@ -204,11 +280,13 @@ def drop_cache(layout: ExpertLayout) -> None:
 
 
 @contextmanager
-def stored_experts(directory: Path | None, expert_count: int) -> Iterator[ExpertLayout]:
-    """Write a file of records of the published widths, filled with random bytes whose floats are finite."""
+def stored_experts(
+    directory: Path | None, expert_count: int, *, hidden: int = HIDDEN, intermediate: int = INTERMEDIATE
+) -> Iterator[ExpertLayout]:
+    """Write a file of records, of the published widths by default, of random bytes whose floats are finite."""
     kinds: list[PieceKind] = []
     for projection in ("gate", "up", "down"):
-        rows, columns = (HIDDEN, INTERMEDIATE) if projection == "down" else (INTERMEDIATE, HIDDEN)
+        rows, columns = (hidden, intermediate) if projection == "down" else (intermediate, hidden)
         kinds.append(_kind(projection, "weight", (rows, columns // 8), "U32"))
         kinds += [_kind(projection, part, (rows, columns // GROUP), "BF16") for part in PARTS[1:]]
     random = np.random.default_rng(0)

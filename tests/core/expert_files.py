@@ -7,6 +7,7 @@ import errno
 import math
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,19 @@ from slotstream_core.native.lanes import READ_FUNCTION
 
 HIDDEN, INTERMEDIATE = 64, 32
 ITEM = {"U32": 4, "F32": 4, "BF16": 2, "F16": 2}
+
+
+def thread_numbers() -> set[str]:
+    """Name this process's threads, Python's and others, as the kernel does."""
+    return {task.name for task in Path("/proc/self/task").iterdir()}
+
+
+def have_ended(threads: set[str]) -> bool:
+    """Say whether threads are gone; the kernel may list one for a moment after it was joined."""
+    deadline = time.monotonic() + 10
+    while threads & thread_numbers() and time.monotonic() < deadline:
+        os.sched_yield()
+    return not threads & thread_numbers()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import gc
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +33,17 @@ from slotstream_core.experts.slots import SlotArrays, is_finite
 from slotstream_core.experts.sources import StoredExperts, prefers_direct
 from slotstream_core.experts.stacks import DenseStack, Experts, QuantizedStack, Stack
 from slotstream_core.experts.streamed import StreamedExperts
-from tests.core.expert_files import HIDDEN, INTERMEDIATE, ExpertFile, Header, Place, ScriptedSource, expert_file
+from tests.core.expert_files import (
+    HIDDEN,
+    INTERMEDIATE,
+    ExpertFile,
+    Header,
+    Place,
+    ScriptedSource,
+    expert_file,
+    have_ended,
+    thread_numbers,
+)
 
 pytestmark = pytest.mark.usefixtures("lanes")
 
@@ -56,19 +65,6 @@ def descriptors() -> list[Path]:
     """List what is open, without what only waits for the garbage collector."""
     gc.collect()
     return sorted(Path("/dev/fd").iterdir())
-
-
-def thread_count() -> int:
-    """Count this process's threads, Python's and others."""
-    return len(list(Path("/proc/self/task").iterdir()))
-
-
-def await_threads(count: int) -> bool:
-    """Say whether so many threads are left; the kernel may list one for a moment after it was joined."""
-    deadline = time.monotonic() + 10
-    while thread_count() != count and time.monotonic() < deadline:
-        os.sched_yield()
-    return thread_count() == count
 
 
 def test_the_layout_is_read_from_headers(stored: ExpertFile) -> None:
@@ -308,12 +304,13 @@ def test_a_source_that_breaks_its_contract_cannot_hang_a_request(stored: ExpertF
 
 
 def test_close_ends_every_lane_and_refuses_new_reads(stored: ExpertFile) -> None:
-    before = thread_count()
+    before = thread_numbers()
     reader = ExpertReader(StoredExperts(stored.layout()), lane_count=5)
-    assert thread_count() == before + 5
+    started = thread_numbers() - before
+    assert len(started) == 5
     reader.close()
     reader.close()
-    assert await_threads(before)
+    assert have_ended(started)
     with pytest.raises(ExpertReadError, match="closed"):
         reader.prepare([Record(0, 0, 0, True)], SlotArrays(stored.layout(), 1))
 
@@ -348,10 +345,10 @@ def test_streaming_leaves_no_descriptor_open(stored: ExpertFile) -> None:
 
 
 def test_a_failed_construction_leaves_no_lane_running(stored: ExpertFile) -> None:
-    before = thread_count()
+    before = thread_numbers()
     with pytest.raises(PoolError):
         StreamedExperts(StoredExperts(stored.layout()), slot_count=-1, lane_count=3)
-    assert await_threads(before)
+    assert have_ended(thread_numbers() - before)
 
 
 def test_lanes_come_from_the_environment_or_the_cores() -> None:

@@ -1,7 +1,9 @@
 """Slots that the host may not touch: bytes arrive by copies, and prove themselves first."""
 
+import ctypes
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from slotstream_core.experts import cuda_memory as cuda_module
 from slotstream_core.experts.batches import Batch, Record
 from slotstream_core.experts.cuda_memory import cuda_memory, prove
 from slotstream_core.experts.reader import ExpertReader
-from slotstream_core.experts.slot_memory import Bytes, HostMemory
+from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, HostMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.experts.streamed import StreamedExperts
@@ -46,6 +48,77 @@ class StagedMemory(HostMemory):
         for place, data in getattr(self._begun, "copies", []):
             place[:] = data
         self._begun.copies = []
+
+
+COPY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+FINISH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint)
+
+
+class CopyingMemory(StagedMemory):
+    """The same with functions in the CUDA runtime's manner, as compiled lanes call them."""
+
+    def __init__(self, *, refusal: int = 0) -> None:
+        super().__init__()
+        self.refusal = refusal
+        self._streams: list[list[tuple[int, int, int]]] = []
+        self._functions = (COPY(self._copy), FINISH(self._finish), STREAM(self._make_stream))
+        copy, finish, stream = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in self._functions)
+        self.copies = DeviceCopies(copy=copy, finish=finish, stream=stream)
+
+    @property
+    def stream_count(self) -> int:
+        return len(self._streams)
+
+    def _make_stream(self, place: Any, flags: int) -> int:
+        self._streams.append([])
+        place[0] = len(self._streams)
+        return 0
+
+    def _copy(self, target: int, source: int, byte_count: int, direction: int, stream: int) -> int:
+        self._streams[stream - 1].append((target, source, byte_count))
+        return self.refusal
+
+    def _finish(self, stream: int) -> int:
+        for target, source, byte_count in self._streams[stream - 1]:
+            ctypes.memmove(target, source, byte_count)
+        self._streams[stream - 1].clear()
+        return 0
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_compiled_lanes_copy_to_a_device_on_a_stream_each(stored: ExpertFile, direct: bool) -> None:
+    layout = stored.layout("BF16")
+    arrays = []
+    memory = CopyingMemory()
+    for used in (HostMemory(), memory):
+        source = StoredExperts(layout, direct=direct)
+        with ExpertReader(source, lane_count=2, memory=used, native=True) as reader:
+            if not reader.compiled:
+                pytest.skip("installed without a compiler")
+            arrays.append(SlotArrays(layout, 6, used))
+            for expert in range(6):
+                assert not read(reader, arrays[-1], [Record(1, expert, 5 - expert, True)]).errors
+    assert 1 <= memory.stream_count <= 2
+    for mine, other in zip(arrays[0].views, arrays[1].views, strict=True):
+        assert mine.tobytes() == other.tobytes()
+
+
+def test_a_copy_the_device_refuses_fails_its_record(stored: ExpertFile) -> None:
+    memory = CopyingMemory(refusal=700)
+    layout = stored.layout("BF16")
+    with ExpertReader(StoredExperts(layout), lane_count=1, memory=memory, native=True) as reader:
+        if not reader.compiled:
+            pytest.skip("installed without a compiler")
+        error = read(reader, SlotArrays(layout, 1, memory), [Record(0, 2, 0, True)]).errors[0]
+    assert isinstance(error, BackendError)
+    assert "the CUDA runtime says 700" in str(error)
+
+
+def test_python_copies_where_pieces_change_on_the_way_to_a_device(stored: ExpertFile) -> None:
+    memory = CopyingMemory()
+    with ExpertReader(StoredExperts(stored.layout("F32")), lane_count=1, memory=memory, native=True) as reader:
+        assert not reader.compiled
 
 
 @pytest.mark.parametrize("float_name", ["F32", "BF16"])

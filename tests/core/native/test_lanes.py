@@ -6,7 +6,6 @@ import gc
 import os
 import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.experts.streamed import StreamedExperts
 from slotstream_core.native.binding import library_path
 from slotstream_core.native.lanes import LaneLibrary, lane_library
-from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
+from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file, have_ended, thread_numbers
 
 built = pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
 
@@ -163,18 +162,14 @@ def test_a_grown_pool_is_read_into_where_it_lies_then(stored: ExpertFile) -> Non
 
 @built
 def test_a_reader_that_is_forgotten_ends_its_threads(stored: ExpertFile) -> None:
-    gc.collect()
-    tasks = Path("/proc/self/task")
-    before = len(list(tasks.iterdir()))
+    before = thread_numbers()
     with StoredExperts(stored.layout()) as source:
         reader = ExpertReader(source, lane_count=7, native=True)
-        assert len(list(tasks.iterdir())) == before + 7
+        started = thread_numbers() - before
+        assert len(started) == 7
         del reader
         gc.collect()
-    deadline = time.monotonic() + 10
-    while len(list(tasks.iterdir())) != before and time.monotonic() < deadline:
-        os.sched_yield()
-    assert len(list(tasks.iterdir())) == before
+        assert have_ended(started)
 
 
 EXIT_IN_MID_READ = """

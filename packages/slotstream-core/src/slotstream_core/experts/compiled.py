@@ -20,7 +20,7 @@ from typing import Final
 from slotstream_core.errors import BackendError, SlotstreamError
 from slotstream_core.experts.batches import Record, cancelled_read, damaged_values, failed_read
 from slotstream_core.experts.layout import ExpertLayout, PieceKind
-from slotstream_core.experts.slot_memory import Bytes
+from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, SlotMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.native import lanes as binding
@@ -220,6 +220,7 @@ class CompiledLanes:
         ahead_scratch: Of the lanes that read ahead.
         merge_bytes: Neighbours are read together up to here.
         job_bytes: Small reads are handed to a lane together up to here.
+        copies: How records come from scratch into slots that the host does not write.
 
     Raises (constructor):
         NativeError: The threads cannot be started.
@@ -234,6 +235,7 @@ class CompiledLanes:
         ahead_scratch: LaneScratch,
         merge_bytes: int,
         job_bytes: int,
+        copies: DeviceCopies | None = None,
     ) -> None:
         self._library = library
         self._source = source
@@ -253,6 +255,9 @@ class CompiledLanes:
             ahead_scratch_bytes=ahead_scratch.byte_count,
             ahead_scratch_stride=ahead_scratch.stride,
             read=source.native_read or None,
+            copy=copies.copy if copies else None,
+            finish=copies.finish if copies else None,
+            stream=copies.stream if copies else None,
         )
         handle = ctypes.c_void_p()
         check(library.lanes_create(settings, ctypes.byref(handle)), "starting the reading lanes")
@@ -313,8 +318,10 @@ def _outlast(library: LaneLibrary, handle: int, kept: object) -> None:
     del kept
 
 
-def can_read(layout: ExpertLayout) -> bool:
-    """Whether the library knows every change of type between this layout's pieces on disk and in slots."""
+def can_read(layout: ExpertLayout, memory: SlotMemory) -> bool:
+    """Whether the library knows the way of every piece from disk to slots: its change of type, and the last copy."""
+    if not memory.direct:
+        return memory.copies is not None and not any(kind.converts for kind in layout.kinds)
     return all(not kind.converts or (kind.disk_dtype, kind.slot_dtype) == ("BF16", "F32") for kind in layout.kinds)
 
 

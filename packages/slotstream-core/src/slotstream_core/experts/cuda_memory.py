@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from slotstream_core.errors import BackendError
-from slotstream_core.experts.slot_memory import Bytes, HostMemory, SlotMemory
+from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, HostMemory, SlotMemory
 
 logger = logging.getLogger("slotstream.experts")
 
@@ -65,6 +65,15 @@ class CudaMemory:
                 ctypes.c_void_p,
             ]
         self._runtime.cudaStreamSynchronize.argtypes = [ctypes.c_void_p]
+
+    @property
+    def copies(self) -> DeviceCopies | None:
+        """See `SlotMemory.copies`."""
+        return DeviceCopies(
+            copy=_address(self._runtime.cudaMemcpyAsync),
+            finish=_address(self._runtime.cudaStreamSynchronize),
+            stream=_address(self._runtime.cudaStreamCreateWithFlags),
+        )
 
     def buffer(self, byte_count: int) -> Bytes:
         """See `SlotMemory.buffer`: pinned, so that the device fetches from it at the bus's speed."""
@@ -117,6 +126,10 @@ class CudaMemory:
     def _require(self, code: int, action: str) -> None:
         if code:
             raise BackendError(f"{action} failed: the CUDA runtime says {code}; see its list of error codes")
+
+
+def _address(function: object) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 def cuda_memory() -> SlotMemory:

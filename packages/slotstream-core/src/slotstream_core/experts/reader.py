@@ -96,10 +96,10 @@ class ExpertReader:
         ]
 
     def _open_compiled(self, native: bool | None) -> CompiledLanes | None:
-        if native is False or self.source.native_read is None or not self.memory.direct:
+        if native is False or self.source.native_read is None:
             return None
         library = lane_library({} if native else os.environ)
-        if library is None or not can_read(self.source.layout):
+        if library is None or not can_read(self.source.layout, self.memory):
             return None
         scratch = _scratch(self.memory, self.lane_count + 1, self._scratch_bytes)
         ahead_scratch = _scratch(self.memory, self.ahead_lane_count, self.ahead_scratch_bytes)
@@ -110,6 +110,7 @@ class ExpertReader:
             ahead_scratch=LaneScratch(parts=ahead_scratch, byte_count=self.ahead_scratch_bytes),
             merge_bytes=self.source.merge_bytes,
             job_bytes=JOB_BYTES,
+            copies=None if self.memory.direct else self.memory.copies,
         )
 
     def __enter__(self) -> ExpertReader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,12 +16,31 @@ LARGE_PAGE_BYTES = 1 << 21
 MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25  # of <sys/mman.h>
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceCopies:
+    """Addresses of functions with the signatures of the CUDA runtime's, for lanes that are not Python's.
+
+    Attributes:
+        copy: As `cudaMemcpyAsync`.
+        finish: As `cudaStreamSynchronize`.
+        stream: As `cudaStreamCreateWithFlags`.
+    """
+
+    copy: int
+    finish: int
+    stream: int
+
+
 class SlotMemory(Protocol):
     """Where slots lie.  `put` and `finish` are called by reader lanes, several at once."""
 
     @property
     def direct(self) -> bool:
         """Whether the host may read from disk straight into slots."""
+
+    @property
+    def copies(self) -> DeviceCopies | None:
+        """What `put` and `finish` call, where nothing else belongs to them."""
 
     def buffer(self, byte_count: int) -> Bytes:
         """Return host memory that lanes read into, uint8 [byte_count], kept for as long as this object."""
@@ -47,6 +67,7 @@ class HostMemory:
     """Slots in memory that the host computes with or shares: written in place."""
 
     direct = True
+    copies: DeviceCopies | None = None
 
     def buffer(self, byte_count: int) -> Bytes:
         """See `SlotMemory.buffer`. Untouched memory costs nothing."""
