@@ -31,7 +31,8 @@ def ticket_for(engine: ScriptedEngine, text: str = "hi", *, limit_s: float | Non
 async def read(ticket: Ticket) -> list[ReplyEvent]:
     events: list[ReplyEvent] = []
     while not events or not isinstance(events[-1], ReplyFinished | ReplyFailed):
-        more = await ticket.next_events(10)
+        async with asyncio.timeout(10):
+            more = await ticket.next_events()
         assert more
         events += more
     return events

@@ -1,21 +1,16 @@
 """One request to a dialect: body, meaning, generation, and the reply in the dialect's frames."""
 
-import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Sequence
 
-import anyio
-from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive
 
 from slotstream_serve.dialects.base import (
     CountsTokens,
     Dialect,
-    Frame,
     InfoRoute,
     JsonObject,
     ParsedRequest,
@@ -28,14 +23,12 @@ from slotstream_serve.reply import Admitted, ReplyEvent, ReplyFailed, ReplyFinis
 from slotstream_serve.runner import Ticket
 from slotstream_serve.service import Service
 from slotstream_serve.shapes import ErrorBody, failure_headers, lowercase_headers
+from slotstream_serve.streaming import NDJSON, ReplyStream, unless_gone
 
 logger = logging.getLogger("slotstream.serve")
 
-Value = TypeVar("Value")
 IGNORED_FIELDS_HEADER = "x-slotstream-ignored-fields"
 LONGEST_IGNORED_HEADER = 1000
-SHUTDOWN_GRACE_S = 4.0
-NDJSON = "application/x-ndjson"
 
 
 class Exchange:
@@ -154,7 +147,7 @@ class _Reply:
     async def whole(self, receive: Receive) -> Response:
         """Wait for the end and answer in one body."""
         try:
-            events = await _unless_gone(self._collect(), receive)
+            events = await unless_gone(self._collect(), receive)
         finally:
             self._settle()
         last = events[-1]
@@ -165,55 +158,23 @@ class _Reply:
     async def streamed(self, receive: Receive) -> Response:
         """Wait for admission, so that a refusal still has its own status; then stream."""
         try:
-            first = await _unless_gone(self._next(), receive)
+            first = await unless_gone(self._next(), receive)
             if isinstance(first[0], ReplyFailed):
                 self._settle()
                 return self._refusal(first[0].failure)
         except BaseException:
             self._settle()
             raise
-        inner: Response
-        if self._dialect.framing == "sse":
-            # sse-starlette ends streams itself unless they get a period of grace to say what happened
-            inner = EventSourceResponse(
-                self._chunks(first),
-                ping=0,
-                sep="\n",
-                headers=self._headers,
-                shutdown_event=anyio.Event(),
-                shutdown_grace_period=SHUTDOWN_GRACE_S,
-            )
-        else:
-            inner = StreamingResponse(self._chunks(first), media_type=NDJSON, headers=self._headers)
-        return _SettledResponse(inner, self)
-
-    def settle(self) -> None:
-        """The connection is done with the reply, however it ended."""
-        self._settle()
-
-    async def _chunks(self, events: list[ReplyEvent]) -> AsyncIterator[bytes]:
-        """Yield the frames of events as they come; several that wait go out together."""
-        keepalive_s = self._service.config.keepalive_s
-        sent_s = time.monotonic()
-        while True:
-            frames = [frame for event in events for frame in self._encoder.stream(event)]
-            if not events:
-                frames = list(self._encoder.keepalive())
-                sent_s = time.monotonic()
-            if frames:
-                yield b"".join(map(self._encode, frames))
-                sent_s = time.monotonic()
-            if events and isinstance(events[-1], ReplyFinished | ReplyFailed):
-                return
-            events = await self._ticket.next_events(max(0.0, sent_s + keepalive_s - time.monotonic()))
-            self._note_first(events)
-
-    def _encode(self, frame: Frame) -> bytes:
-        if self._dialect.framing == "ndjson":
-            return frame.data.encode("utf-8") + b"\n"
-        if frame.comment is not None:
-            return ServerSentEvent(comment=frame.comment, sep="\n").encode()
-        return ServerSentEvent(frame.data, event=frame.event, sep="\n").encode()
+        return ReplyStream(
+            first,
+            self._ticket,
+            self._encoder,
+            framing=self._dialect.framing,
+            headers=self._headers,
+            keepalive_s=self._service.config.keepalive_s,
+            watch=self._note_first,
+            settle=self._settle,
+        )
 
     async def _collect(self) -> Sequence[ReplyEvent]:
         events: list[ReplyEvent] = []
@@ -261,46 +222,6 @@ class _Reply:
             )
         if record is not None and record.drafts is not None:
             values.update(drafted=record.drafts.drafted, drafts_accepted=record.drafts.accepted)
-
-
-class _SettledResponse(Response):
-    """A streamed response after which the generation is over, also when the client left in the middle."""
-
-    def __init__(self, inner: Response, reply: _Reply) -> None:
-        super().__init__()
-        self._inner = inner
-        self._reply = reply
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
-        try:
-            await self._inner(scope, receive, send)
-        finally:
-            self._reply.settle()
-
-
-async def _unless_gone(work: Awaitable[Value], receive: Receive) -> Value:
-    """Return the result of `work`, unless the client leaves first.
-
-    Raises:
-        ClientGone: The client left.
-    """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientGone("the client closed the connection")
-    finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _immediate(dialect: Dialect, parsed: ParsedRequest, headers: dict[str, str]) -> Response:

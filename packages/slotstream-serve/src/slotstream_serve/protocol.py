@@ -1,8 +1,8 @@
 """The HTTP connection: uvicorn's h11 protocol with limits against clients that are slow, many or malformed.
 
 What uvicorn (0.54) leaves open and this adds: a time limit for request heads, 431 for heads that are too large, an
-answer with `Retry-After` to connections beyond the limit, an end to clients that do not read, and a short way for
-status requests that repeat.
+answer with `Retry-After` to connections beyond the limit, an end to clients that do not read, and short ways for
+status requests that repeat and for the pieces of a streamed body.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from slotstream_serve.limits import headers_too_large
 from slotstream_serve.quick_status import QuickStatus, repeatable_head
 from slotstream_serve.settings import Limits
 from slotstream_serve.shapes import ErrorShapes, canonical_path, failure_headers
+from slotstream_serve.streaming import BODY_SINK
 
 logger = logging.getLogger("slotstream.serve")
 
@@ -74,6 +75,7 @@ class GuardedProtocol(H11Protocol):
         self._head_start = b""
         self._repeatable = b""
         self._quick_answer_s = 0.0
+        self._application, self.app = self.app, self._serve
         limits = self.config.limits
         head_s = limits.head_s
         others = [peer for peer in self.connections if peer is not self and not peer.transport.is_closing()]
@@ -146,6 +148,16 @@ class GuardedProtocol(H11Protocol):
         else:
             self._refuse(Failure(code="invalid_request", message=f"invalid HTTP request: {error or msg}"))
 
+    def write(self, piece: bytes) -> bool:
+        """Send a piece of a chunked body; return whether the client must read before there is more."""
+        if not self.cycle.disconnected:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return self.flow.write_paused
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough, or has left."""
+        await self.flow.drain()
+
     @property
     def waits_for_a_request(self) -> bool:
         """Whether the connection is open between two requests."""
@@ -173,6 +185,12 @@ class GuardedProtocol(H11Protocol):
                 peer.close_between_requests()
                 return True
         return False
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application; where bodies of unknown length are chunked, their pieces may come directly."""
+        if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
+            scope[BODY_SINK] = self
+        await self._application(scope, receive, send)
 
     async def _answer_busy(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(TimeoutError):

@@ -67,7 +67,9 @@ class Ticket:
         self.record: RunRecord | None = None
         self._loop = asyncio.get_running_loop()
         self._events: deque[ReplyEvent] = deque()
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._wanted = False
+        self._nudged = False
         self._lock = threading.Lock()
         self._stopped_by: Failure | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -77,21 +79,26 @@ class Ticket:
         """Whether the last event was delivered."""
         return self.record is not None
 
-    async def next_events(self, timeout_s: float | None = None) -> list[ReplyEvent]:
-        """Return every event that is there, waiting for the first; empty when none came within the time."""
+    async def next_events(self) -> list[ReplyEvent]:
+        """Return every event that is there, waiting for the first; empty when `nudge` ended the waiting."""
         while not self._events:
-            self._wake.clear()
-            if self._events:
-                break
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._wake.wait()
-            except TimeoutError:
+            if self._nudged:
+                self._nudged = False
                 return []
+            waiter = self._waiter = self._loop.create_future()
+            self._wanted = True
+            if not self._events:  # the thread may have looked before it was wanted
+                await waiter
+        self._wanted = False
         events = [self._events.popleft() for _ in range(len(self._events))]
         if isinstance(events[-1], ReplyFinished | ReplyFailed):
             self.disarm()
         return events
+
+    def nudge(self) -> None:
+        """End a waiting `next_events` without an event."""
+        self._nudged = True
+        self._wake()
 
     def arm(self, expire: Callable[["Ticket"], None]) -> None:
         """Call `expire` with this ticket when its time for a first token is over."""
@@ -154,10 +161,17 @@ class Ticket:
     def deliver(self, event: ReplyEvent) -> None:
         """Hand an event to the event loop.  For the runner's thread."""
         self._events.append(event)
+        if not self._wanted:
+            return  # the event loop has not yet taken an earlier event, and looks again when it has
+        self._wanted = False
         try:
-            self._loop.call_soon_threadsafe(self._wake.set)
+            self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:  # the loop was closed: nobody reads any more
             self.cancel_token.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class PrefillPace:
