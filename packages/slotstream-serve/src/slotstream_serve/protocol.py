@@ -17,13 +17,13 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from slotstream_serve.chunks import BODY_SINK, ChunkWriter
 from slotstream_serve.errors import Failure
 from slotstream_serve.gate import REPEATABLE
 from slotstream_serve.limits import headers_too_large
 from slotstream_serve.quick_status import QuickStatus, repeatable_head
 from slotstream_serve.settings import Limits
 from slotstream_serve.shapes import ErrorShapes, canonical_path, failure_headers
-from slotstream_serve.streaming import BODY_SINK
 
 logger = logging.getLogger("slotstream.serve")
 
@@ -75,6 +75,7 @@ class GuardedProtocol(H11Protocol):
         self._head_start = b""
         self._repeatable = b""
         self._quick_answer_s = 0.0
+        self._chunks = ChunkWriter(transport, self.flow, self.loop)
         self._application, self.app = self.app, self._serve
         limits = self.config.limits
         head_s = limits.head_s
@@ -88,7 +89,8 @@ class GuardedProtocol(H11Protocol):
         self._head_timer = self.loop.call_later(head_s, self._head_too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Write no more, and forget the timers."""
+        self._chunks.close()
         self._cancel_head_timer()
         self._cancel_send_timer()
         if self._linger_timer is not None:
@@ -148,16 +150,6 @@ class GuardedProtocol(H11Protocol):
         else:
             self._refuse(Failure(code="invalid_request", message=f"invalid HTTP request: {error or msg}"))
 
-    def write(self, piece: bytes) -> bool:
-        """Send a piece of a chunked body; return whether the client must read before there is more."""
-        if not self.cycle.disconnected:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        return self.flow.write_paused
-
-    async def drain(self) -> None:
-        """Wait until the client has read enough, or has left."""
-        await self.flow.drain()
-
     @property
     def waits_for_a_request(self) -> bool:
         """Whether the connection is open between two requests."""
@@ -189,7 +181,7 @@ class GuardedProtocol(H11Protocol):
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application; where bodies of unknown length are chunked, their pieces may come directly."""
         if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
-            scope[BODY_SINK] = self
+            scope[BODY_SINK] = self._chunks
         await self._application(scope, receive, send)
 
     async def _answer_busy(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -16,8 +16,9 @@ from typing import Literal
 from slotstream_core.events import DraftCounts, ExpertTraffic, PromptProgress
 from slotstream_core.generation.control import CancelToken
 from slotstream_serve.errors import Failure, ServerStopping
-from slotstream_serve.reply import Admitted, ReplyEvent, ReplyFailed, ReplyFinished
+from slotstream_serve.reply import Admitted, ReplyEvent, ReplyFailed, ReplyFinished, TextDelta, ThinkingDelta
 from slotstream_serve.serving import PreparedReply, ReplyRun, ServableEngine, failure_of
+from slotstream_serve.streaming import ShortWay
 
 logger = logging.getLogger("slotstream.serve")
 
@@ -66,9 +67,10 @@ class Ticket:
         self.progress: PromptProgress | None = None
         self.record: RunRecord | None = None
         self._loop = asyncio.get_running_loop()
-        self._events: deque[ReplyEvent] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._wanted = False
+        self._events: list[ReplyEvent] = []
+        self._waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waited_for = False
+        self._short_way: ShortWay | None = None
         self._nudged = False
         self._lock = threading.Lock()
         self._stopped_by: Failure | None = None
@@ -79,21 +81,36 @@ class Ticket:
         """Whether the last event was delivered."""
         return self.record is not None
 
-    async def next_events(self) -> list[ReplyEvent]:
-        """Return every event that is there, waiting for the first; empty when `nudge` ended the waiting."""
-        while not self._events:
+    async def next_events(self, short_way: ShortWay | None = None) -> list[ReplyEvent]:
+        """Return every event that is there, waiting for the first; empty when `nudge` ended the waiting.
+
+        Args:
+            short_way: Takes text that is made while this waits, on the thread that makes it and one at a time.  It is
+                not called any more once this has returned or was cancelled.
+        """
+        while (events := self._take(short_way)) is None:
+            try:
+                await self._waiter
+            finally:
+                with self._lock:
+                    self._short_way = None
+        if events and isinstance(events[-1], ReplyFinished | ReplyFailed):
+            self.disarm()
+        return events
+
+    def _take(self, short_way: ShortWay | None) -> list[ReplyEvent] | None:
+        """Return the events that are there, none after a nudge, or None after preparing to wait for them."""
+        with self._lock:
+            if self._events:
+                events, self._events = self._events, []
+                return events
             if self._nudged:
                 self._nudged = False
                 return []
-            waiter = self._waiter = self._loop.create_future()
-            self._wanted = True
-            if not self._events:  # the thread may have looked before it was wanted
-                await waiter
-        self._wanted = False
-        events = [self._events.popleft() for _ in range(len(self._events))]
-        if isinstance(events[-1], ReplyFinished | ReplyFailed):
-            self.disarm()
-        return events
+            self._waiter = self._loop.create_future()
+            self._waited_for = True
+            self._short_way = short_way
+            return None
 
     def nudge(self) -> None:
         """End a waiting `next_events` without an event."""
@@ -159,18 +176,24 @@ class Ticket:
             return self._stopped_by
 
     def deliver(self, event: ReplyEvent) -> None:
-        """Hand an event to the event loop.  For the runner's thread."""
-        self._events.append(event)
-        if not self._wanted:
+        """Send an event the short way where there is one, else hand it to the event loop.  For the runner's thread."""
+        with self._lock:
+            if self._short_way is not None and isinstance(event, TextDelta | ThinkingDelta):
+                if not self._short_way(event):
+                    self._short_way = None
+                return
+            self._short_way = None
+            self._events.append(event)
+            waited_for, self._waited_for = self._waited_for, False
+        if not waited_for:
             return  # the event loop has not yet taken an earlier event, and looks again when it has
-        self._wanted = False
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:  # the loop was closed: nobody reads any more
             self.cancel_token.cancel()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if not self._waiter.done():
             self._waiter.set_result(None)
 
 

@@ -14,32 +14,29 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from slotstream_serve.chunks import BODY_SINK, BodySink
 from slotstream_serve.dialects.base import Frame, ReplyEncoder
 from slotstream_serve.limits import ClientGone
-from slotstream_serve.reply import ReplyEvent, ReplyFailed, ReplyFinished
+from slotstream_serve.reply import ReplyEvent, ReplyFailed, ReplyFinished, TextDelta, ThinkingDelta
 
 Value = TypeVar("Value")
 Framing = Literal["sse", "ndjson"]
 NDJSON = "application/x-ndjson"
-BODY_SINK = "slotstream.body_sink"
-"""Key of a connection's `BodySink` in the ASGI scope, where it has one."""
 
 
-class BodySink(Protocol):
-    """Takes pieces of a response's body past the ASGI messages.  For the event loop's thread only."""
-
-    def write(self, piece: bytes) -> bool:
-        """Send a piece that is not empty, after the head and before the body's end; return whether to `drain` now."""
-
-    async def drain(self) -> None:
-        """Wait until the client has read enough."""
+ShortWay = Callable[[TextDelta | ThinkingDelta], bool]
+"""Sends an event from any thread; returns whether the next may come this way as well."""
 
 
 class EventSource(Protocol):
     """Where the events of a reply come from."""
 
-    async def next_events(self) -> list[ReplyEvent]:
-        """Return the events that are there, waiting for one; empty when `nudge` ended the waiting."""
+    async def next_events(self, short_way: ShortWay | None = None) -> list[ReplyEvent]:
+        """Return the events that are there, waiting for one; empty when `nudge` ended the waiting.
+
+        Args:
+            short_way: May be called, from any thread, with text that comes while this waits, instead of returning it.
+        """
 
     def nudge(self) -> None:
         """End a waiting `next_events` without an event."""
@@ -92,8 +89,10 @@ class ReplyStream(Response):
 
     async def _send(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        sink: BodySink = scope.get(BODY_SINK) or _AsgiSink(send)
+        direct: BodySink | None = scope.get(BODY_SINK)
+        sink = direct or _AsgiSink(send)
         silence = _Silence(self._keepalive_s, self._source.nudge)
+        short_way = None if direct is None else self._short_way(direct, silence)
         try:
             events = self._events
             while True:
@@ -103,11 +102,25 @@ class ReplyStream(Response):
                         await sink.drain()
                 if events and isinstance(events[-1], ReplyFinished | ReplyFailed):
                     break
-                events = await self._source.next_events()
+                events = await self._source.next_events(short_way)
                 self._watch(events)
         finally:
             silence.stop()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _short_way(self, sink: BodySink, silence: "_Silence") -> ShortWay:
+        """Return what sends text on the thread that made it, without waking the event loop for every token."""
+
+        def send(event: TextDelta | ThinkingDelta) -> bool:
+            events = (event,)
+            self._watch(events)
+            piece = self._piece(events)
+            if not piece:
+                return True
+            silence.broken()
+            return sink.write_now(piece)
+
+        return send
 
     def _piece(self, events: Sequence[ReplyEvent]) -> bytes:
         """Return the frames of events in one piece; without events, those of a keep-alive."""
@@ -146,6 +159,7 @@ class _Silence:
         self._timer = self._loop.call_later(period_s, self._look)
 
     def broken(self) -> None:
+        """Note that something was sent, on any thread."""
         self._since_s = self._loop.time()
 
     def stop(self) -> None:

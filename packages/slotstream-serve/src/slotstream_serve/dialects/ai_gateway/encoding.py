@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from slotstream_serve.dialects.ai_gateway.coding import error_value
 from slotstream_serve.dialects.base import Frame, JsonObject
+from slotstream_serve.dialects.text_frames import TEXT, TextFrames
 from slotstream_serve.dialects.tools import derived_hex, json_text
 from slotstream_serve.errors import Failure
 from slotstream_serve.reply import (
@@ -49,6 +50,7 @@ class GatewayEncoder:
         }
         self._open: Literal["reasoning", "text"] | None = None
         self._text: list[str] = []
+        self._deltas: TextFrames | None = None
         self._counts = {"reasoning": 0, "text": 0}
         self._content: list[JsonObject] = []
         self._admitted: Admitted | None = None
@@ -56,6 +58,10 @@ class GatewayEncoder:
 
     def stream(self, event: ReplyEvent) -> Sequence[Frame]:
         """Return the frames that an event completes."""
+        if self._open == "text" and isinstance(event, TextDelta):
+            return self._go_on(self._open, event.text)
+        if self._open == "reasoning" and isinstance(event, ThinkingDelta):
+            return self._go_on(self._open, event.text)
         frames = [Frame(data=json_text(part, sort_keys=True)) for part in self._advance(event)]
         return [*frames, DONE] if isinstance(event, ReplyFinished) else frames
 
@@ -97,10 +103,20 @@ class GatewayEncoder:
             self._open = kind
             parts.append({"type": f"{kind}-start", "id": self._block_id(kind)})
         self._text.append(text)
-        return [*parts, {"type": f"{kind}-delta", "id": self._block_id(kind), "delta": text}]
+        return [*parts, self._delta(kind, text)]
+
+    def _go_on(self, kind: Literal["reasoning", "text"], text: str) -> Sequence[Frame]:
+        """Return the frame of more text in the open block."""
+        self._text.append(text)
+        if self._deltas is None:
+            self._deltas = TextFrames(self._delta(kind, TEXT), sort_keys=True)
+        return [self._deltas.frame(text)]
+
+    def _delta(self, kind: Literal["reasoning", "text"], text: str) -> JsonObject:
+        return {"type": f"{kind}-delta", "id": self._block_id(kind), "delta": text}
 
     def _close(self) -> list[JsonObject]:
-        kind, self._open = self._open, None
+        kind, self._open, self._deltas = self._open, None, None
         if kind is None:
             return []
         self._content.append({"type": kind, "text": "".join(self._text)})

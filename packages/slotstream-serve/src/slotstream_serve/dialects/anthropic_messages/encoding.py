@@ -11,6 +11,7 @@ from typing import Literal
 
 from slotstream_serve.dialects.anthropic_messages.signing import sign_thinking
 from slotstream_serve.dialects.base import Frame, JsonObject
+from slotstream_serve.dialects.text_frames import TEXT, TextFrames
 from slotstream_serve.dialects.tools import derived_hex, json_text
 from slotstream_serve.errors import Failure
 from slotstream_serve.reply import (
@@ -57,10 +58,15 @@ class MessageEncoder:
         self._blocks: list[JsonObject] = []
         self._open: Literal["thinking", "text"] | None = None
         self._text: list[str] = []
+        self._deltas: TextFrames | None = None
         self._message: JsonObject = {}
 
     def stream(self, event: ReplyEvent) -> Sequence[Frame]:
         """Return the frames that an event completes."""
+        if self._open == "text" and isinstance(event, TextDelta):
+            return self._go_on(event.text)
+        if self._open == "thinking" and isinstance(event, ThinkingDelta):
+            return self._go_on(event.text)
         return [_frame(payload) for payload in self._advance(event)]
 
     def keepalive(self) -> Sequence[Frame]:
@@ -122,8 +128,20 @@ class MessageEncoder:
         self._text.append(text)
         return events
 
+    def _go_on(self, text: str) -> Sequence[Frame]:
+        """Return the frames of more text in the open block."""
+        self._text.append(text)
+        if self._open == "thinking" and not self._shown:
+            return []
+        if self._deltas is None:
+            delta = {"type": "text_delta", "text": TEXT}
+            if self._open == "thinking":
+                delta = {"type": "thinking_delta", "thinking": TEXT}
+            self._deltas = TextFrames(self._delta(delta), event="content_block_delta")
+        return [self._deltas.frame(text)]
+
     def _close(self) -> list[JsonObject]:
-        kind, self._open = self._open, None
+        kind, self._open, self._deltas = self._open, None, None
         if kind is None:
             return []
         text, self._text = "".join(self._text), []

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Literal
 
 from slotstream_serve.dialects.base import Frame, JsonObject, RequestContext
 from slotstream_serve.dialects.collected import collect_reply
+from slotstream_serve.dialects.text_frames import TEXT, TextFrames
 from slotstream_serve.dialects.tools import derived_hex, json_text
 from slotstream_serve.errors import Failure
 from slotstream_serve.reply import (
@@ -43,9 +45,9 @@ class OllamaEncoder:
         """Return the lines an event completes."""
         match event:
             case TextDelta():
-                return [self._line(text=event.text)] if event.text else []
+                return [self._texts.frame(event.text)] if event.text else []
             case ThinkingDelta():
-                return [self._line(thinking=event.text)] if event.text else []
+                return [self._thoughts.frame(event.text)] if event.text else []
             case ToolCallFinished():
                 return [self._line(calls=[event])]
             case ReplyFinished():
@@ -68,8 +70,19 @@ class OllamaEncoder:
         """Return the answer to a client that only asks whether the model is loaded."""
         return {**self._said(), "done": True, "done_reason": "load"}
 
+    @cached_property
+    def _texts(self) -> TextFrames:
+        return TextFrames(self._going_on(text=TEXT))
+
+    @cached_property
+    def _thoughts(self) -> TextFrames:
+        return TextFrames(self._going_on(thinking=TEXT))
+
     def _line(self, **said: Any) -> Frame:
-        return Frame(data=json_text({**self._said(**said), "done": False}))
+        return Frame(data=json_text(self._going_on(**said)))
+
+    def _going_on(self, **said: Any) -> JsonObject:
+        return {**self._said(**said), "done": False}
 
     def _said(self, *, text: str = "", thinking: str = "", calls: Sequence[ToolCallFinished] = ()) -> JsonObject:
         reasoning = {"thinking": thinking} if thinking else {}

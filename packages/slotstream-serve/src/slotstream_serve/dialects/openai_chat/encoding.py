@@ -2,10 +2,12 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from slotstream_serve.dialects.base import Frame, JsonObject, RequestContext
 from slotstream_serve.dialects.collected import collect_reply
+from slotstream_serve.dialects.text_frames import TEXT, TextFrames
 from slotstream_serve.dialects.tools import derived_hex, json_text
 from slotstream_serve.errors import Failure
 from slotstream_serve.reply import (
@@ -53,9 +55,9 @@ class ChatCompletionEncoder:
             case Admitted():
                 return [self._chunk({"role": "assistant"})]
             case TextDelta():
-                return [self._chunk({"content": event.text})] if event.text else []
+                return [self._texts.frame(event.text)] if event.text else []
             case ThinkingDelta():
-                return [self._chunk({"reasoning_content": event.text})] if event.text else []
+                return [self._thoughts.frame(event.text)] if event.text else []
             case ToolCallStarted():
                 self._open_calls.add(event.index)
                 return [self._call(event.index, event.name)]
@@ -112,9 +114,20 @@ class ChatCompletionEncoder:
         usage = {"usage": usage_values(event.usage)} if self._include_usage else {}
         return self._chunk({}, reason, **usage)
 
+    @cached_property
+    def _texts(self) -> TextFrames:
+        return TextFrames(self._chunk_value({"content": TEXT}))
+
+    @cached_property
+    def _thoughts(self) -> TextFrames:
+        return TextFrames(self._chunk_value({"reasoning_content": TEXT}))
+
     def _chunk(self, delta: JsonObject, reason: str | None = None, **more: Any) -> Frame:
+        return Frame(data=json_text({**self._chunk_value(delta, reason), **more}))
+
+    def _chunk_value(self, delta: JsonObject, reason: str | None = None) -> JsonObject:
         choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        return Frame(data=json_text({**self._head, "object": "chat.completion.chunk", "choices": [choice], **more}))
+        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
 
 
 def finish_reason(reason: FinishReason, *, cut_call: bool) -> str:

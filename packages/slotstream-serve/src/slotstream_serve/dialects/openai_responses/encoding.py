@@ -7,12 +7,14 @@ Every event carries its type and a sequence number counting from 0.  Calls are d
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from slotstream_serve.dialects.base import Frame, JsonObject
 from slotstream_serve.dialects.openai_chat.encoding import error_message
 from slotstream_serve.dialects.openai_responses.declaring import FREEFORM_ARGUMENT, DeclaredTools, ToolOrigin
+from slotstream_serve.dialects.text_frames import NUMBER, TEXT, NumberedFrames
 from slotstream_serve.dialects.tools import derived_hex, json_text
 from slotstream_serve.errors import Failure
 from slotstream_serve.reply import (
@@ -36,7 +38,18 @@ class _OpenItem:
     kind: Literal["reasoning", "message"]
     id: str
     index: int
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All its text so far."""
+        return "".join(self.pieces)
+
+    @cached_property
+    def deltas(self) -> NumberedFrames:
+        """The frames that add to it."""
+        name, payload = self.delta(TEXT)
+        return NumberedFrames({"type": name, "sequence_number": NUMBER, **payload}, event=name)
 
     def value(self, status: str) -> JsonObject:
         """Return the item as it is now."""
@@ -44,7 +57,7 @@ class _OpenItem:
             return {
                 "id": self.id,
                 "type": "reasoning",
-                "summary": [self.part()] if self.text else [],
+                "summary": [self.part()] if any(self.pieces) else [],
                 "encrypted_content": None,
             }
         return {
@@ -65,6 +78,13 @@ class _OpenItem:
         if self.kind == "reasoning":
             return {"type": "summary_text", "text": self.text}
         return {"type": "output_text", "text": self.text, "annotations": []}
+
+    def delta(self, text: str) -> Event:
+        """Return the event that adds a text."""
+        payload = {**self.place(), "delta": text}
+        if self.kind == "reasoning":
+            return ("response.reasoning_summary_text.delta", payload)
+        return ("response.output_text.delta", {**payload, "logprobs": []})
 
     def place(self) -> JsonObject:
         """Return where events about the part happen."""
@@ -98,6 +118,11 @@ class ResponseEncoder:
 
     def stream(self, event: ReplyEvent) -> Sequence[Frame]:
         """Return the frames that an event completes."""
+        item = self._open
+        if item is not None and isinstance(event, ThinkingDelta if item.kind == "reasoning" else TextDelta):
+            item.pieces.append(event.text)
+            self._sequence += 1
+            return [item.deltas.frame(event.text, self._sequence - 1)]
         return [self._frame(name, payload) for name, payload in self._advance(event)]
 
     def keepalive(self) -> Sequence[Frame]:
@@ -143,13 +168,8 @@ class ResponseEncoder:
             events.append(_item_event("added", self._open.index, self._open.value("in_progress")))
             added = "response.reasoning_summary_part.added" if kind == "reasoning" else "response.content_part.added"
             events.append((added, {**self._open.place(), "part": self._open.part()}))
-        self._open.text += text
-        payload = {**self._open.place(), "delta": text}
-        if kind == "reasoning":
-            events.append(("response.reasoning_summary_text.delta", payload))
-        else:
-            events.append(("response.output_text.delta", {**payload, "logprobs": []}))
-        return events
+        self._open.pieces.append(text)
+        return [*events, self._open.delta(text)]
 
     def _close(self, status: Literal["completed", "incomplete"]) -> list[Event]:
         item, self._open = self._open, None
