@@ -13,6 +13,7 @@ from slotstream_serve.dialects.base import (
     Dialect,
     InfoRoute,
     JsonObject,
+    ModelFacts,
     ParsedRequest,
     RequestContext,
 )
@@ -87,12 +88,13 @@ class Exchange:
         raw = await self._raw(request)
         accepted_s = time.monotonic()
         body = await self._service.work(len(raw), parse_json_object, raw)
-        parsed = await self._service.work(len(raw), dialect.parse, body, self._context(request))
+        context = self._context(request, self._service.config.model)
+        parsed = await self._service.work(len(raw), dialect.parse, body, context)
         headers = self._ignored(dialect, parsed)
         notes.values.update(dialect=dialect.name, stream=parsed.stream)
         if parsed.generation is None:
             return _immediate(dialect, parsed, headers)
-        prepared = await self._service.prepare(parsed.generation)
+        prepared = await self._service.prepare(parsed.generation, size_bytes=len(raw))
         ticket = self._service.submit(prepared, accepted_s=accepted_s, label=notes.label)
         reply = _Reply(self._service, dialect, parsed, ticket, notes, headers)
         return await (reply.streamed(request.receive) if parsed.stream else reply.whole(request.receive))
@@ -100,7 +102,8 @@ class Exchange:
     async def _count(self, dialect: Dialect, counter: CountsTokens, request: Request) -> Response:
         raw = await self._raw(request)
         body = await self._service.work(len(raw), parse_json_object, raw)
-        parsed = await self._service.work(len(raw), counter.parse_count, body, self._context(request))
+        context = self._context(request, self._service.config.model)
+        parsed = await self._service.work(len(raw), counter.parse_count, body, context)
         headers = self._ignored(dialect, parsed)
         tokens = 0 if parsed.generation is None else await self._service.count(parsed.generation)
         request.scope[NOTES].values.update(dialect=dialect.name, prompt_tokens=tokens)
@@ -108,14 +111,14 @@ class Exchange:
 
     async def _info(self, dialect: Dialect, route: InfoRoute, request: Request) -> Response:
         body = await self.body(request) if route.method == "POST" else {}
-        answer = route.answer(body, self._context(request))
+        answer = route.answer(body, self._context(request, self._service.facts()))
         request.scope[NOTES].values["dialect"] = dialect.name
         return JSONResponse(answer.body, answer.status, dict(answer.headers))
 
-    def _context(self, request: Request) -> RequestContext:
+    def _context(self, request: Request, model: ModelFacts) -> RequestContext:
         notes: RequestNotes = request.scope[NOTES]
         headers = lowercase_headers(request.scope["headers"])
-        return self._service.context(unique=notes.unique, path=request.scope["path"], headers=headers)
+        return self._service.context(model, unique=notes.unique, path=request.scope["path"], headers=headers)
 
     def _ignored(self, dialect: Dialect, parsed: ParsedRequest) -> dict[str, str]:
         if not parsed.ignored_fields:
@@ -178,8 +181,15 @@ class _Reply:
 
     async def _collect(self) -> Sequence[ReplyEvent]:
         events: list[ReplyEvent] = []
+
+        def collect(event: ReplyEvent) -> bool:
+            self._note_first((event,))
+            events.append(event)
+            return True
+
         while not events or not isinstance(events[-1], ReplyFinished | ReplyFailed):
-            events += await self._next()
+            events += await self._ticket.next_events(collect)
+            self._note_first(events)
         return events
 
     async def _next(self) -> list[ReplyEvent]:

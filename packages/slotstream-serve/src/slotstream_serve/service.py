@@ -29,6 +29,8 @@ logger = logging.getLogger("slotstream.serve")
 Value = TypeVar("Value")
 LARGE_BODY_BYTES = 256 * 2**10
 """Understanding a smaller body takes less time than other requests would notice."""
+SMALL_BODY_BYTES = 2 * 2**10
+"""Rendering and tokenising a smaller one takes about a millisecond at most, and handing it to a thread hardly less."""
 TEXT_THREADS = 2
 STOP_JOIN_S = 30.0
 PREFIX_GAUGES: Mapping[str, str] = {
@@ -78,9 +80,9 @@ class Service:
         """Return what dialects may say about the model now."""
         return replace(self.config.model, resident_bytes=self._process.memory_info().rss)
 
-    def context(self, *, unique: str, path: str, headers: Mapping[str, str]) -> RequestContext:
+    def context(self, model: ModelFacts, *, unique: str, path: str, headers: Mapping[str, str]) -> RequestContext:
         """Return what a dialect needs besides a body."""
-        return RequestContext(model=self.facts(), now_s=time.time(), unique=unique, path=path, headers=headers)
+        return RequestContext(model=model, now_s=time.time(), unique=unique, path=path, headers=headers)
 
     async def work(self, size_bytes: int, function: Callable[..., Value], *arguments: Any) -> Value:
         """Return a pure function's value; large inputs are worked on beside the event loop.
@@ -92,12 +94,14 @@ class Service:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._text_threads, function, *arguments)
 
-    async def prepare(self, request: GenerationRequest) -> PreparedReply:
-        """Render, tokenise and check a request on a thread of its own.
+    async def prepare(self, request: GenerationRequest, *, size_bytes: int) -> PreparedReply:
+        """Render, tokenise and check a request, on another thread unless its body was small.
 
         Raises:
             Refused: It cannot be generated.
         """
+        if size_bytes < SMALL_BODY_BYTES:
+            return prepare(self.engine, request)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._text_threads, prepare, self.engine, request)
 

@@ -91,7 +91,7 @@ class ReplyStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         direct: BodySink | None = scope.get(BODY_SINK)
         sink = direct or _AsgiSink(send)
-        silence = _Silence(self._keepalive_s, self._source.nudge)
+        silence = SilenceTimer(self._keepalive_s, self._source.nudge)
         short_way = None if direct is None else self._short_way(direct, silence)
         try:
             events = self._events
@@ -108,7 +108,7 @@ class ReplyStream(Response):
             silence.stop()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _short_way(self, sink: BodySink, silence: "_Silence") -> ShortWay:
+    def _short_way(self, sink: BodySink, silence: "SilenceTimer") -> ShortWay:
         """Return what sends text on the thread that made it, without waking the event loop for every token."""
 
         def send(event: TextDelta | ThinkingDelta) -> bool:
@@ -148,7 +148,7 @@ class _AsgiSink:
         await self._send({"type": "http.response.body", "body": self._piece, "more_body": True})
 
 
-class _Silence:
+class SilenceTimer:
     """Calls when nothing was sent for a period, with one timer a period however much is sent."""
 
     def __init__(self, period_s: float, call: Callable[[], None]) -> None:
@@ -163,6 +163,7 @@ class _Silence:
         self._since_s = self._loop.time()
 
     def stop(self) -> None:
+        """Call no more."""
         self._timer.cancel()
 
     def _look(self) -> None:

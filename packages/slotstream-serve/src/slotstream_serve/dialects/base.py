@@ -27,7 +27,7 @@ class ModelFacts:
         max_output_tokens: Default and largest advertised reply: `max(1, min(8192, max(256, window/4), window - 1))`.
         parameters: Parameter count, and its short form such as `176B-A6B`.
         size_bytes: Bytes of the weights.
-        resident_bytes: Bytes of the process now.
+        resident_bytes: Bytes of the process now; 0 where a request is only understood.
         modified_at: When the weights were installed, seconds since the epoch.
         vision: Whether images are accepted.
         memory_plan: The plan as JSON values.
