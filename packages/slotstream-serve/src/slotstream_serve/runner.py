@@ -1,7 +1,8 @@
 """One thread owns the engine; requests wait for it in order, and their events come back to the event loop.
 
-The event loop never calls the engine's `generate`, and the runner's thread never touches a connection.  A `Ticket` is
-the only thing both sides hold: the loop cancels it or reads it, the thread fills it.
+The event loop never calls the engine's `generate`.  A `Ticket` is the only thing both sides hold: the loop cancels it
+or reads it, the thread fills it.  The thread touches a connection only by the short way that the loop lends it while it
+waits: waking the loop for every token would cost more than sending it.
 """
 
 import asyncio
