@@ -124,3 +124,21 @@ def test_a_documented_request_is_answered(name: str, client: httpx.Client) -> No
 @pytest.mark.parametrize("path", ["/api/tags", "/api/ps", "/api/version", "/v1/models"])
 def test_a_documented_listing_is_answered(path: str, client: httpx.Client) -> None:
     assert client.get(path).status_code == 200
+
+
+def test_a_web_interface_finds_the_model_and_chats_with_the_name_it_found(client: httpx.Client) -> None:
+    """The routes that Open WebUI asks for when it starts, and its two kinds of chat."""
+    assert client.get("/api/version").json()["version"]
+    (card,) = client.get("/api/tags").json()["models"]
+    assert [running["model"] for running in client.get("/api/ps").json()["models"]] == [card["model"]]
+    assert [entry["id"] for entry in client.get("/v1/models").json()["data"]] == [card["model"]]
+    chat = {"model": card["model"], "messages": [ASKED]}
+    with client.stream("POST", "/api/chat", json={**chat, "stream": True, "options": {}}) as response:
+        lines = [json.loads(line) for line in response.iter_lines()]
+    assert "".join(line["message"]["content"] for line in lines) == "At noon."
+    assert [line["done"] for line in lines][-2:] == [False, True]
+    title = client.post("/api/chat", json={**chat, "stream": False, "options": {"num_predict": 1000}}).json()
+    assert (title["message"]["content"], title["done"]) == ("At noon.", True)
+    documents = client.post("/api/embed", json={"model": card["model"], "input": ["text"], "truncate": True})
+    assert documents.status_code >= 400
+    assert "embed" in documents.json()["error"]

@@ -92,11 +92,25 @@ def test_a_piece_of_another_thread_is_there_at_once(pair: Pair) -> None:
     assert pair.transport.written == []
 
 
-def test_a_piece_waits_behind_what_the_event_loop_still_has_to_send(pair: Pair) -> None:
+def test_another_thread_may_write_only_while_nothing_waits(pair: Pair) -> None:
+    assert pair.writer.clear()
     pair.transport.waiting_bytes = 1
-    assert not in_another_thread(lambda: pair.writer.write_now(PIECE))
-    assert pair.arrived() == b""
+    assert not pair.writer.clear()
+
+
+def test_what_did_not_fit_goes_out_before_what_the_event_loop_has_to_say(pair: Pair) -> None:
+    pair.fill()
+    assert not in_another_thread(lambda: pair.writer.write_now(b"first"))
+    assert not in_another_thread(lambda: pair.writer.write_now(b"second"))
+    pair.writer.write(b"third")  # before the event loop got round to the rest
     run_pending(pair)
+    assert b"".join(pair.transport.written) == b"5\r\nfirst\r\n6\r\nsecond\r\n5\r\nthird\r\n"
+
+
+def test_clearing_sends_what_did_not_fit(pair: Pair) -> None:
+    pair.fill()
+    pair.writer.write_now(PIECE)
+    assert pair.writer.clear()
     assert pair.transport.written == [CHUNK]
 
 
@@ -132,11 +146,12 @@ def test_a_broken_connection_is_left_to_the_event_loop(pair: Pair) -> None:
 
 
 def test_nothing_is_written_once_the_connection_is_lost(pair: Pair) -> None:
-    pair.transport.waiting_bytes = 1
+    filled = pair.fill()
     pair.writer.write_now(PIECE)
     pair.writer.close()
-    pair.transport.waiting_bytes = 0
     run_pending(pair)
+    while filled > 0:
+        filled -= len(pair.far.recv(65_536))
     assert pair.writer.write_now(PIECE)
     assert not pair.writer.write(PIECE)
     assert pair.transport.written == []
@@ -144,7 +159,7 @@ def test_nothing_is_written_once_the_connection_is_lost(pair: Pair) -> None:
 
 
 def test_a_loop_that_is_closed_has_nobody_to_send_to(pair: Pair) -> None:
-    pair.transport.waiting_bytes = 1
+    pair.fill()
     loop: Any = pair.writer._loop
     loop.close()
     assert pair.writer.write_now(PIECE)

@@ -108,6 +108,27 @@ def test_tools_are_called_in_ollamas_shape_and_the_loop_goes_on() -> None:
     assert engine.requests[1].sampling.temperature == 0.2
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_arguments_keep_their_declared_types(*, stream: bool) -> None:
+    declared = {
+        "type": "object",
+        "properties": {
+            "ref": {"$ref": "#/$defs/name"},
+            "nullable": {"type": ["string", "null"]},
+            "big": {"type": "integer"},
+            "infinite": {"type": "number", "default": None},
+        },
+        "$defs": {"name": {"type": "string"}},
+    }
+    tools = [{"type": "function", "function": {"name": "write", "parameters": declared}}]
+    given = {"ref": "00123", "nullable": "2024", "big": "1e20", "infinite": "inf"}
+    app = served_app(ScriptedEngine([write_in_pieces(tool_call("write", given), 5)]))
+    reply = ask(app, "POST", "/api/chat", json={**CHAT, "tools": tools, "stream": stream})
+    messages = [json.loads(line)["message"] for line in reply.text.splitlines()]
+    (call,) = [call for message in messages for call in message.get("tool_calls", [])]
+    assert call["function"]["arguments"] == {**given, "big": 1e20}
+
+
 def test_a_streamed_call_comes_whole_in_one_line() -> None:
     text = tool_call("weather", {"city": "a"}) + "\n" + tool_call("weather", {"city": "b"})
     streamed = lines(engine_of(*write_in_pieces(text, 3)), "/api/chat", tools=[WEATHER])

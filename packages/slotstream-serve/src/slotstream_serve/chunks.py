@@ -1,6 +1,7 @@
 """The pieces of a streamed body on one connection, from the event loop or, lent, from another thread."""
 
 import asyncio
+import contextlib
 import os
 import threading
 from typing import Protocol
@@ -12,7 +13,7 @@ BODY_SINK = "slotstream.body_sink"
 class BodySink(Protocol):
     """Takes pieces of a response's body past the ASGI messages: after the head, before the body's end, never empty.
 
-    One thread at a time; `write` and `drain` are for the event loop's.
+    One thread at a time; all but `write_now` is for the event loop's.
     """
 
     def write(self, piece: bytes) -> bool:
@@ -21,8 +22,11 @@ class BodySink(Protocol):
     async def drain(self) -> None:
         """Wait until the client has read enough, or has left."""
 
+    def clear(self) -> bool:
+        """Send what another thread could not; return whether nothing waits, so that a thread may use `write_now`."""
+
     def write_now(self, piece: bytes) -> bool:
-        """Send a piece from any thread; return whether all of it went out.
+        """Send a piece from any thread after `clear`; return whether all of it went out.
 
         What is left the event loop sends, and the next piece has to come from there.
         """
@@ -47,6 +51,7 @@ class ChunkWriter:
         self._loop = loop
         self._descriptor: int = transport.get_extra_info("socket").fileno()
         self._lock = threading.Lock()
+        self._rest = b""
         self._lost = False
 
     def close(self) -> None:
@@ -63,28 +68,34 @@ class ChunkWriter:
         """Wait until the client has read enough, or has left."""
         await self._flow.drain()
 
+    def clear(self) -> bool:
+        """Send what another thread could not; return whether nothing waits."""
+        self._hand_over()
+        return not self._transport.get_write_buffer_size()
+
     def write_now(self, piece: bytes) -> bool:
-        """Send a piece from any thread; return whether all of it went out, or nobody is there to read it."""
+        """Send a piece from any thread after `clear`; return whether all of it went out, or nobody reads any more."""
         chunk = _chunk(piece)
         with self._lock:
             if self._lost:
                 return True
-            sent = 0
-            if not self._transport.get_write_buffer_size():
-                try:
-                    sent = os.write(self._descriptor, chunk)
-                except OSError:  # full, or broken: the transport waits until it is not, or ends the connection
-                    sent = 0
-        if sent == len(chunk):
-            return True
+            if not self._rest:
+                with contextlib.suppress(OSError):  # full, or broken: the transport waits, or ends the connection
+                    chunk = chunk[os.write(self._descriptor, chunk) :]
+            if not chunk:
+                return True
+            self._rest += chunk
         try:
-            self._loop.call_soon_threadsafe(self._hand_over, chunk[sent:])
+            self._loop.call_soon_threadsafe(self._hand_over)
         except RuntimeError:  # the loop was closed: nobody reads any more
             return True
         return False
 
-    def _hand_over(self, chunk: bytes) -> None:
-        if not self._lost:
+    def _hand_over(self, chunk: bytes = b"") -> None:
+        """Give the transport what another thread could not send, and then a chunk."""
+        with self._lock:
+            chunk, self._rest = self._rest + chunk, b""
+        if chunk and not self._lost:
             self._transport.write(chunk)
 
 

@@ -102,10 +102,13 @@ class ReplyStream(Response):
                         await sink.drain()
                 if events and isinstance(events[-1], ReplyFinished | ReplyFailed):
                     break
-                events = await self._source.next_events(short_way)
+                lent = short_way if direct is not None and direct.clear() else None
+                events = await self._source.next_events(lent)
                 self._watch(events)
         finally:
             silence.stop()
+        if direct is not None:
+            direct.clear()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _short_way(self, sink: BodySink, silence: "SilenceTimer") -> ShortWay:
