@@ -1,4 +1,4 @@
-"""A streamed reply on its way to the client: frames as events come, keep-alives in silence, an end when nobody reads.
+"""A streamed reply on its way to the client: frames as events come, a sign of life in silence, an end when nobody reads.
 
 What every token costs happens here, so the way of a token is short: it wakes one task, which writes to the connection.
 A connection of `slotstream_serve.protocol` takes the bytes of a chunk directly; any other server gets them as the ASGI
