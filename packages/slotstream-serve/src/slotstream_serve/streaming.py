@@ -1,6 +1,7 @@
-"""A streamed reply on its way to the client: frames as events come, a sign of life in silence, an end when nobody reads.
+"""A streamed reply on its way to the client: frames as events come, a sign of life in silence, and its end.
 
-What every token costs happens here, so the way of a token is short: it wakes one task, which writes to the connection.
+What every token costs happens here, so the way of a token is short.  While the event loop waits, text goes out on the
+thread that made it; everything else wakes one task, which writes to the connection.
 A connection of `slotstream_serve.protocol` takes the bytes of a chunk directly; any other server gets them as the ASGI
 messages that it expects.
 """
