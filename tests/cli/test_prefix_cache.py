@@ -68,9 +68,22 @@ def test_clearing_names_what_it_could_not_remove(directory: Path) -> None:
 
 def test_a_directory_that_is_not_there_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOTSTREAM_ROOT_DIR", str(tmp_path))
-    assert run() == (0, f"{tmp_path / 'prefix-cache'}: 0 states, 0.0 MB\n")
+    code, text = run()
+    assert (code, text.splitlines()[0]) == (0, f"{tmp_path / 'prefix-cache'}: 0 states, 0.0 MB")
+    assert "not there yet" in text
     assert run("--clear")[0] == 0
     assert not (tmp_path / "prefix-cache").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--clear"]])
+def test_a_named_directory_that_is_not_there_is_refused(directory: Path, more: list[str]) -> None:
+    """A misspelt name listed an empty cache."""
+    code, text = run("--dir", f"{directory}s", *more)
+    assert code == 2
+    assert f"{directory}s does not exist; give the directory that serve --prefix-cache-dir was given" in " ".join(
+        text.split()
+    )
+    assert not Path(f"{directory}s").exists()
 
 
 def test_damaged_and_unreadable_files_are_named(directory: Path) -> None:

@@ -32,7 +32,11 @@ def command(*, directory: Path | None, clear: bool, as_json: bool) -> None:
     from slotpack.catalog import root_directory
     from slotstream_core.persistence.scanning import scan_directory
 
-    directory = root_directory() / "prefix-cache" if directory is None else directory.expanduser()
+    if directory is None:
+        directory = root_directory() / "prefix-cache"
+    else:
+        directory = directory.expanduser()
+        _require(directory)
     if clear:
         _clear(directory, as_json=as_json)
         return
@@ -41,6 +45,19 @@ def command(*, directory: Path | None, clear: bool, as_json: bool) -> None:
         click.echo(json.dumps(_document(directory, content), indent=2))
     else:
         click.echo(_listing(directory, content))
+
+
+def _require(directory: Path) -> None:
+    """Refuse a directory that was named and is not there; the default one is made by the first server that uses it."""
+    try:
+        directory.stat()
+    except FileNotFoundError as error:
+        raise click.BadParameter(
+            f"{directory} does not exist; give the directory that serve --prefix-cache-dir was given",
+            param_hint="'--dir'",
+        ) from error
+    except OSError:
+        return  # listing it says what is wrong
 
 
 def _clear(directory: Path, *, as_json: bool) -> None:
@@ -101,6 +118,8 @@ def _listing(directory: Path, content: DirectoryContent) -> str:
         f"{'shared prefix' if head.shared else 'conversation '}  {head.build}"
         for head in _ordered(content)
     ]
+    if not content.byte_count and not directory.exists():
+        lines.append("  not there yet: the first server that keeps conversations here makes it")
     if content.heads:
         shared = sum(head.shared for head in content.heads.values())
         lines.append(

@@ -346,11 +346,11 @@ class PrefixDirectory:
         if needed and (staying + needed > options.quota_bytes or free - needed < options.free_bytes):
             return False
         while self._lacks(needed):
-            order = sorted(content.heads.values(), key=lambda head: (head.name in protected, *self._rank(head)))
-            if content.replies and (not order or len(content.replies) > 4 * len(order)):
+            if content.replies and len(content.replies) > 4 * len(content.heads):
                 self.remove_reply(min(content.replies, key=lambda name: content.replies[name][1]))
-            elif order:
-                self._remove_head(order[0].name)
+            elif content.heads:
+                ranks = self._ranks()
+                self._remove_head(min(content.heads, key=lambda name: (name in protected, *ranks[name])))
                 self._remove_orphans(pinned)
             else:
                 return False
@@ -362,17 +362,16 @@ class PrefixDirectory:
             return True
         return needed > 0 and disk_usage(self.options.directory).free - needed < self.options.free_bytes
 
-    def _rank(self, head: HeadFile) -> tuple[int, int, str]:
-        """What orders heads for removal, the lowest first: class, last use, name."""
-        users = [each for each in self._content.heads.values() if head.name in each.ancestors]
-        leaves = [each for each in users if not any(each.name in other.ancestors for other in users)]
-        if head.shared and len(leaves) >= 2:
-            rank = 3
-        elif users and not head.shared:
-            rank = 1
-        else:
-            rank = 2 if head.used or users else 0
-        return rank, head.used_ns, head.name
+    def _ranks(self) -> dict[str, tuple[int, int, str]]:
+        """Return by name what orders heads for removal, the lowest first: class, last use, name."""
+        users: dict[str, list[HeadFile]] = {}
+        for head in self._content.heads.values():
+            for name in head.ancestors:
+                users.setdefault(name, []).append(head)
+        return {
+            name: (_removal_class(head, users.get(name, ())), head.used_ns, name)
+            for name, head in self._content.heads.items()
+        }
 
     def _remove_users(self, path: Path) -> None:
         """Remove a damaged file and every state that needs it."""
@@ -410,6 +409,17 @@ class PrefixDirectory:
 
     def _path(self, name: str, suffix: str) -> Path:
         return self.options.directory / f"{name}{suffix}"
+
+
+def _removal_class(head: HeadFile, users: Sequence[HeadFile]) -> int:
+    """Return the class of a head that others, its users, go on from; the lowest is removed first."""
+    if head.shared and users:
+        extended = {name for each in users for name in each.ancestors}
+        if sum(each.name not in extended for each in users) >= 2:
+            return 3
+    elif users:
+        return 1
+    return 2 if head.used or users else 0
 
 
 def _join(segments: Sequence[RowSegment]) -> RowSegment:

@@ -1,5 +1,6 @@
 """Reading what a directory of kept states holds, without loading any of it."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,14 +46,15 @@ def state_files(directory: Path) -> Iterator[Path]:
         InaccessibleFile: The directory cannot be listed.
     """
     try:
-        paths = sorted(directory.iterdir())
+        names = sorted(os.listdir(directory))
     except FileNotFoundError:
         return
     except OSError as error:
         raise InaccessibleFile(directory, error.strerror or str(error)) from error
-    for path in paths:
-        if path.name.endswith((*SUFFIXES, *(suffix + PARTIAL_SUFFIX for suffix in SUFFIXES))):
-            yield path
+    endings = (*SUFFIXES, *(suffix + PARTIAL_SUFFIX for suffix in SUFFIXES))
+    for name in names:
+        if name.endswith(endings):
+            yield directory / name
 
 
 def scan_directory(directory: Path) -> DirectoryContent:
@@ -68,14 +70,13 @@ def scan_directory(directory: Path) -> DirectoryContent:
             continue
         try:
             container = read_container(path)
-            used_ns = path.stat().st_mtime_ns
             if path.suffix == HEAD_SUFFIX:
-                head = parse_head(container, used_ns=used_ns)
+                head = parse_head(container, used_ns=container.modified_ns)
                 content.heads[head.name] = head
             elif path.suffix == SEGMENT_SUFFIX:
                 content.segments[path.stem] = container.byte_count
             else:
-                content.replies[path.stem] = (container.byte_count, used_ns)
+                content.replies[path.stem] = (container.byte_count, container.modified_ns)
         except FileNotFoundError:
             continue  # removed meanwhile by the process that uses the directory
         except StateFileDamaged:
