@@ -1,10 +1,11 @@
 """Ends a process at each of its file operations in turn, and checks what the directory of kept states then holds.
 
-    python -m tests.core.crash_loop DIRECTORY
+    python -m tests.core.crash_loop DIRECTORY [queued]
 
-Each round is a process of its own that saves two conversations over one that is there, makes room by removing states,
-and kills itself with SIGKILL at its n-th operation: opening, renaming or removing a file, or a payload half-way through
-one. The parent opens the directory as the next server would. Prints how many rounds there were.
+With "queued" the states are written by a queue's thread, as for an engine; without, at once. Each round is a process of
+its own that saves two conversations over one that is there, makes room by removing states, and is killed (SIGKILL) at
+its n-th operation: opening, renaming or removing a file, or a payload half-way through one. The parent opens the
+directory as the next server would. Prints how many rounds there were.
 """
 
 import os
@@ -12,10 +13,13 @@ import shutil
 import signal
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 from slotstream_core.persistence import container
+from slotstream_core.persistence.directory import NewHead, PrefixDirectory
+from slotstream_core.persistence.writing import WriteQueue
 from tests.core.kept_states import head, named, opened, state
 
 EVENTS = frozenset({"open", "os.rename", "os.remove"})
@@ -36,7 +40,7 @@ class Countdown:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def save_until_killed(directory: Path, operations: int) -> None:
+def save_until_killed(directory: Path, operations: int, *, queued: bool) -> None:
     countdown = Countdown(operations)
 
     def heard(event: str, arguments: tuple[object, ...]) -> None:
@@ -51,12 +55,24 @@ def save_until_killed(directory: Path, operations: int) -> None:
     sys.addaudithook(heard)
     kept = opened(directory, quota_bytes=QUOTA_BYTES)
     first = state(60, fixed_bytes=20_000)
-    kept.save(head(1, first, shared=True))
     second = state(110, first.segments, fixed_bytes=20_000)
-    kept.save(head(2, second, 1, continued=True))
-    kept.save(head(3, state(140, second.segments, fixed_bytes=20_000), 1, 2, continued=True))
-    kept.save(head(4, state(100, fixed_bytes=20_000)))
+    queue = WriteQueue()
+    for new in (
+        head(1, first, shared=True),
+        head(2, second, 1, continued=True),
+        head(3, state(140, second.segments, fixed_bytes=20_000), 1, 2, continued=True),
+        head(4, state(100, fixed_bytes=20_000)),
+    ):
+        if queued:
+            queue.put(partial(save, kept, new), 0)
+        else:
+            save(kept, new)
+    queue.close()
     kept.close()
+
+
+def save(kept: PrefixDirectory, new: NewHead) -> None:
+    kept.save(new)
 
 
 def check(directory: Path) -> None:
@@ -73,7 +89,7 @@ def check(directory: Path) -> None:
         raise SystemExit(f"found {sorted(found)}, expected {sorted(expected)}; removed {kept.removed}; save: {again}")
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, *, queued: bool) -> None:
     for operations in range(1, MOST_ROUNDS):
         shutil.rmtree(directory, ignore_errors=True)
         before = opened(directory, quota_bytes=QUOTA_BYTES)
@@ -81,7 +97,7 @@ def main(directory: Path) -> None:
         before.close()
         child = os.fork()
         if child == 0:
-            save_until_killed(directory, operations)
+            save_until_killed(directory, operations, queued=queued)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         check(directory)
@@ -94,4 +110,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), queued=sys.argv[2:] == ["queued"])

@@ -42,6 +42,7 @@ def engine_on(model: Path, kept: PersistentOptions) -> Iterator[Engine]:
 def ask(engine: Engine, prompt: Sequence[int], tokens: int = 3, *, persist: bool = True) -> Finished:
     *_, finished = engine.generate(prompt, sampling=GREEDY, max_tokens=tokens, persist=persist)
     assert isinstance(finished, Finished)
+    engine.memory.finish_writing()
     return finished
 
 

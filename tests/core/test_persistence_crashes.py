@@ -5,10 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_a_process_killed_at_each_of_its_file_operations_leaves_only_whole_states(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("how", [[], ["queued"]], ids=["at once", "on the queue's thread"])
+def test_a_process_killed_at_each_of_its_file_operations_leaves_only_whole_states(
+    tmp_path: Path, how: list[str]
+) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "tests.core.crash_loop", str(tmp_path / "kept")],
+        [sys.executable, "-m", "tests.core.crash_loop", str(tmp_path / "kept"), *how],
         capture_output=True,
         text=True,
         check=False,

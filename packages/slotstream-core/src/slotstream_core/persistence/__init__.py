@@ -2,5 +2,5 @@
 
 `container.py` one checksummed file, `records.py` what heads, segments and replies hold, `scanning.py` what a directory
 holds, `locking.py` who may use it, `directory.py` quota, order of eviction and writing, `identity.py` whose states they
-are, `tier.py` what the prefix cache asks for.
+are, `writing.py` the thread that writes, `tier.py` what the prefix cache asks for.
 """

@@ -144,10 +144,8 @@ def _read_header(path: Path, descriptor: int, size: int) -> tuple[int, bytes]:
     whole = magic == END_MAGIC and zero == 0 and length <= LARGEST_HEADER_BYTES
     if not whole or offset < len(MAGIC) or offset + length + FOOTER.size != size:
         raise StateFileDamaged(path, "it does not end as a state file")
-    if offset >= tail_offset:
-        text = tail[offset - tail_offset : -FOOTER.size]
-    else:
-        text = os.pread(descriptor, length, offset)
+    within = offset - tail_offset
+    text = tail[within : -FOOTER.size] if within >= 0 else os.pread(descriptor, length, offset)
     if len(text) != length or zlib.crc32(text) != crc32:
         raise StateFileDamaged(path, "its header has not the bytes that were written")
     return offset, text

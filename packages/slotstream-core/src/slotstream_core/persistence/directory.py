@@ -25,6 +25,7 @@ from slotstream_core.persistence.records import (
     SEGMENT_SUFFIX,
     Extent,
     HeadFile,
+    element_bytes,
     fixed_arrays,
     head_header,
     parse_segment,
@@ -83,7 +84,7 @@ class NewHead:
 
 
 class PrefixDirectory:
-    """The directory of one identity.  Used by one thread; it holds the lock until it is closed.
+    """The directory of one identity.  Used by one thread at a time; it holds the lock until it is closed.
 
     Attributes:
         options: Where and how many.
@@ -185,7 +186,7 @@ class PrefixDirectory:
             used_ns=now,
             byte_count=0,
         )
-        self._write_head(head, [array.values.tobytes() for array in fixed.values()])
+        self._write_head(head, [element_bytes(array) for array in fixed.values()])
         self._remove_superseded(head)
         return "saved"
 
@@ -264,14 +265,14 @@ class PrefixDirectory:
 
     def _write_segment(self, segment: RowSegment) -> str:
         name = secrets.token_hex(16)
-        payloads = (array.values.tobytes() for array in segment.rows.values())
+        payloads = (element_bytes(array) for array in segment.rows.values())
         self._content.segments[name] = write_container(
             self._path(name, SEGMENT_SUFFIX), segment_header(segment), payloads
         )
         self._files[segment] = name
         return name
 
-    def _write_head(self, head: HeadFile, payloads: Iterable[bytes]) -> None:
+    def _write_head(self, head: HeadFile, payloads: Iterable[bytes | memoryview]) -> None:
         path = self._head_path(head.name)
         size = write_container(path, head_header(head), payloads)
         os.utime(path, ns=(head.used_ns, head.used_ns))

@@ -75,6 +75,11 @@ class HeadFile:
         return sum(math.prod(shape) * host_dtype(dtype).itemsize for _, dtype, shape in self.arrays)
 
 
+def element_bytes(array: HostArray) -> memoryview:
+    """Return an array's elements as bytes, in C order; copied only where they do not lie so in memory."""
+    return np.ascontiguousarray(array.values).reshape(-1).view(np.uint8).data
+
+
 def head_header(head: HeadFile) -> dict[str, Any]:
     """Return the JSON header of a head's file."""
     header = asdict(head)

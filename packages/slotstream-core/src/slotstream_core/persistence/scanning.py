@@ -46,7 +46,8 @@ def state_files(directory: Path) -> Iterator[Path]:
         InaccessibleFile: The directory cannot be listed.
     """
     try:
-        names = sorted(os.listdir(directory))
+        with os.scandir(directory) as entries:
+            names = sorted(entry.name for entry in entries)
     except FileNotFoundError:
         return
     except OSError as error:

@@ -1,12 +1,14 @@
 """The disk behind the prefix cache: the longest state a prompt can go on from, and states and replies to keep.
 
-What goes wrong with one file costs a prompt its reuse, never its answer.
+What goes wrong with one file costs a prompt its reuse, never its answer. What is to be written follows the engine on a
+thread of its own (`writing.py`); whatever reads the directory waits for it first, so that only one thread ever uses it.
 """
 
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from slotstream_core.errors import StateFileDamaged
 from slotstream_core.persistence.container import Container
 from slotstream_core.persistence.directory import NewHead, PersistentOptions, PrefixDirectory, SaveOutcome
 from slotstream_core.persistence.records import FORMAT, HeadFile
+from slotstream_core.persistence.writing import WriteQueue
 from slotstream_core.prefixes.boundaries import Ids, boundaries
 from slotstream_core.prefixes.kept import PrefixKey
 from slotstream_core.prefixes.transcripts import MOST_TRANSCRIPTS, Transcript
@@ -40,7 +43,7 @@ def state_names(identity: str, key: PrefixKey, ids: Ids, lengths: Sequence[int])
 
 
 class DiskTier:
-    """One engine's states on disk.  Used by the engine's thread; `status` may be called from any.
+    """One engine's states on disk.  Used by the engine's thread; `status` and `finish_writing` may be called from any.
 
     Attributes:
         options: Where and how many.
@@ -56,15 +59,22 @@ class DiskTier:
         self.options = options
         self._identity = identity
         self._directory = PrefixDirectory(options, identity=identity, build=build)
+        self._queue = WriteQueue()
         self._counts = dict.fromkeys(("hits", "writes", "written_bytes", "refused", "damaged", "failures"), 0)
         self._publish()
 
     def close(self) -> None:
-        """Give the directory back.  A second call does nothing."""
+        """Write what is left and give the directory back.  A second call does nothing."""
+        self._queue.close()
         self._directory.close()
+
+    def finish_writing(self) -> None:
+        """Wait until everything that was to be written is."""
+        self._queue.drain()
 
     def longest(self, ids: Ids, key: PrefixKey, *, above: int) -> HeadFile | None:
         """Return the longest kept state longer than ``above`` that a prompt can go on from, if there is one."""
+        self._queue.drain()
         lengths = boundaries(len(ids), key.pass_tokens)
         names = state_names(self._identity, key, ids, lengths)
         for length in reversed(lengths):
@@ -77,6 +87,7 @@ class DiskTier:
 
     def restore(self, head: HeadFile, key: PrefixKey) -> StateSnapshot | None:
         """Read a state; None, after a line in the log, when that is impossible."""
+        self._queue.drain()
         try:
             snapshot = self._directory.restore(head, key.model)
         except StateFileDamaged as error:
@@ -96,10 +107,18 @@ class DiskTier:
     def used(self, ids: Ids, key: PrefixKey) -> None:
         """Note that memory served a state, so that its file stays as recent."""
         name = state_names(self._identity, key, ids, [len(ids)])[len(ids)]
-        self._directory.touch(name)
+        self._queue.put(partial(self._directory.touch, name), 0)
 
-    def save(self, ids: Ids, key: PrefixKey, snapshot: StateSnapshot, *, shared: bool, continued: bool) -> SaveOutcome:
-        """Write a state, at least the part that is not on disk yet."""
+    def save(self, ids: Ids, key: PrefixKey, snapshot: StateSnapshot, *, shared: bool, continued: bool) -> None:
+        """Have a state written, at least the part that is not on disk yet; waits only while too much is to be written.
+
+        Args:
+            ids: What the state has seen.
+            key: What it was computed with.
+            snapshot: The state.
+            shared: Whether conversations start with it.
+            continued: Whether its prompt went on from an earlier state.
+        """
         lengths = [*boundaries(len(ids), key.pass_tokens), len(ids)]
         names = state_names(self._identity, key, ids, lengths)
         new = NewHead(
@@ -110,24 +129,28 @@ class DiskTier:
             continued=continued,
             beginnings=[names[length] for length in lengths[:-1]],
         )
+        self._queue.put(partial(self._write, new), snapshot.fixed_bytes + snapshot.row_bytes)
+
+    def _write(self, new: NewHead) -> None:
+        """Write a state; on the queue's thread."""
         before = self._directory.byte_count
+        outcome: SaveOutcome
         try:
             outcome = self._directory.save(new)
         except OSError as error:
             self._counts["failures"] += 1
-            logger.warning("a state of %s tokens could not be written: %s", f"{len(ids):,}", error)
+            logger.warning("a state of %s tokens could not be written: %s", f"{new.snapshot.length:,}", error)
             outcome = "failed"
         written = max(0, self._directory.byte_count - before)
         self._counts["writes"] += outcome == "saved"
         self._counts["written_bytes"] += written if outcome == "saved" else 0
         self._counts["refused"] += outcome == "no room"
-        record = {"event": "prefix_disk", "tokens": len(ids), "outcome": outcome, "shared": shared}
+        record = {"event": "prefix_disk", "tokens": new.snapshot.length, "outcome": outcome, "shared": new.shared}
         logger.info("%s", json.dumps(record))
         self._publish()
-        return outcome
 
     def save_reply(self, transcript: Transcript) -> None:
-        """Write the ids behind a reply, so that a restarted process recognises it when it comes back."""
+        """Have the ids behind a reply written, so that a restarted process recognises it when it comes back."""
         if len(transcript.prompt) < self.options.minimum_tokens:
             return
         digest = hashlib.sha256(transcript.prompt.tobytes() + transcript.reply.tobytes())
@@ -139,8 +162,13 @@ class DiskTier:
             "thinking": transcript.thinking,
         }
         payloads = [each.astype("<i4").tobytes() for each in (transcript.prompt, transcript.reply)]
+        name = digest.hexdigest()[:NAME_DIGITS]
+        self._queue.put(partial(self._write_reply, name, header, payloads), sum(map(len, payloads)))
+
+    def _write_reply(self, name: str, header: Mapping[str, object], payloads: Sequence[bytes]) -> None:
+        """Write a reply's ids; on the queue's thread."""
         try:
-            self._directory.save_reply(digest.hexdigest()[:NAME_DIGITS], header, payloads)
+            self._directory.save_reply(name, header, payloads)
         except OSError as error:
             self._counts["failures"] += 1
             logger.warning("the ids of a reply could not be written: %s", error)
@@ -148,6 +176,7 @@ class DiskTier:
 
     def transcripts(self) -> list[Transcript]:
         """Return the kept replies, oldest first."""
+        self._queue.drain()
         found = []
         for container in self._directory.replies()[:MOST_TRANSCRIPTS]:
             transcript = self._transcript(container)
@@ -173,13 +202,20 @@ class DiskTier:
 
     def clear(self) -> int:
         """Remove every file; return how many."""
+        self._queue.drain()
         removed = self._directory.clear()
         self._publish()
         return removed
 
     def status(self) -> dict[str, Any]:
         """Return the tier's totals."""
-        return self._status
+        backlog = self._queue.backlog
+        return {
+            **self._status,
+            "waiting_bytes": backlog.waiting_bytes,
+            "delayed_writes": backlog.delays,
+            "delayed_s": round(backlog.delayed_s, 3),
+        }
 
     def _publish(self) -> None:
         heads = self._directory.heads.values()

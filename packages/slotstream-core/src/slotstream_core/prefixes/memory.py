@@ -71,10 +71,15 @@ class ConversationMemory:
             self.transcripts.add(transcript)
 
     def leave_disk(self) -> None:
-        """Use the disk no longer; its files stay."""
+        """Use the disk no longer; what was to be kept is written first, and the files stay."""
         if self.tier is not None:
             self.tier.close()
         self.tier = None
+
+    def finish_writing(self) -> None:
+        """Wait until everything that was to be kept on disk is there."""
+        if self.tier is not None:
+            self.tier.finish_writing()
 
     @property
     def held_bytes(self) -> int:
@@ -83,10 +88,12 @@ class ConversationMemory:
 
     def adopt(self, plan: MemoryPlan) -> None:
         """Keep within another plan from now on."""
+        self.finish_writing()  # what is waiting to be written would stay in memory
         self.cache.resize(cache_budget(plan))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything that is in memory."""
+        self.finish_writing()
         self.cache.clear()
         self.transcripts.clear()
 

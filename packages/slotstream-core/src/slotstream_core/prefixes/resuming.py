@@ -179,3 +179,5 @@ class PromptMemory:
             snapshot = state.snapshot(known) if kept is None else kept.snapshot
             self._rows = snapshot.segments
             self._tier.save(ids, self.key, snapshot, shared=purpose == "shared", continued=self._continued)
+            if kept is None:
+                self._tier.finish_writing()  # nothing has reserved memory for a copy that stays until it is written
