@@ -26,6 +26,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "doctor": ("doctor", "Show what fits on this machine and how fast it will be."),
         "convert": ("convert", "Convert a Hugging Face checkpoint into the layout that is streamed."),
         "repack": ("repack", "Write a model's experts as records of one read each."),
+        "prefix-check": ("prefix_check", "Check that kept conversations leave replies alone."),
+        "prefix-exact-check": ("prefix_exact_check", "Check that going on from kept conversations is exact."),
         "elastic-check": ("elastic_check", "Check that resizing the expert pool leaves the output alone."),
         "elastic-drill": ("elastic_drill", "Drive the memory governor through pressure and recovery."),
         "calibrate": ("calibrate", "Measure a model on this machine for doctor's forecast."),
