@@ -23,6 +23,7 @@ from slotstream_core.persistence import directory as directory_module
 from slotstream_core.persistence.container import read_container, write_container
 from slotstream_core.persistence.directory import PersistentOptions, PrefixDirectory
 from slotstream_core.persistence.scanning import scan_directory
+from slotstream_core.testing import write_tiny_model
 from slotstream_core.text.messages import ChatMessage
 from slotstream_planner import PlanRequest
 from tests.core.kept_states import KB, head, named, opened, options, rows, state
@@ -44,6 +45,33 @@ def ask(engine: Engine, prompt: Sequence[int], tokens: int = 3, *, persist: bool
     assert isinstance(finished, Finished)
     engine.memory.finish_writing()
     return finished
+
+
+def prompt_logits(engine: Engine, prompt: Sequence[int]) -> bytes:
+    """The bits of the logits after a prompt that was read to its end."""
+    found = [state.logits for state in engine.memory.cache.states() if state.ids.tolist() == list(prompt)]
+    assert found[0] is not None
+    return found[0].tobytes()
+
+
+@pytest.mark.parametrize("draft", [False, True], ids=["without a draft head", "with one"])
+def test_prompt_logits_are_the_same_cold_from_memory_and_after_a_restart(tmp_path: Path, *, draft: bool) -> None:
+    model = write_tiny_model(tmp_path / "model", draft=draft)
+    first = ids(600)
+    second = [*first, *ids(300, seed=1)]
+    found: dict[str, tuple[int, bytes, tuple[int, ...]]] = {}
+    with load(model) as engine:
+        cold = ask(engine, second, 6)
+        found["cold"] = (cold.usage.cached_tokens, prompt_logits(engine, second), cold.token_ids)
+    with engine_on(model, options(tmp_path / "kept")) as engine:
+        ask(engine, first)
+        warm = ask(engine, second, 6, persist=False)
+        found["memory"] = (warm.usage.cached_tokens, prompt_logits(engine, second), warm.token_ids)
+    with engine_on(model, options(tmp_path / "kept")) as engine:
+        restarted = ask(engine, second, 6)
+        found["disk"] = (restarted.usage.cached_tokens, prompt_logits(engine, second), restarted.token_ids)
+    assert {how: cached for how, (cached, _, _) in found.items()} == {"cold": 0, "memory": 512, "disk": 512}
+    assert len({(logits, reply) for _, logits, reply in found.values()}) == 1
 
 
 def test_a_restarted_process_goes_on_with_the_same_ids(tiny_model: Path, tmp_path: Path) -> None:
@@ -416,6 +444,24 @@ def test_a_process_killed_at_any_moment_leaves_a_directory_that_opens(tmp_path: 
         expected = used | {f"{name}.slotprefix" for name in kept.heads} | {".lock"}
         assert {path.name for path in tmp_path.iterdir()} == expected
         kept.close()
+
+
+def test_a_payload_that_changed_or_was_cut_off_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "file.slotseg"
+    payloads = [bytes([number]) * 300_000 for number in range(4)]
+    write_container(path, {"kind": "test"}, payloads)
+    container = read_container(path)
+    assert container.read() == payloads
+    assert container.read([2, 0]) == [payloads[2], payloads[0]]
+    with path.open("r+b") as file:
+        file.seek(container.payloads[2].offset + 5)
+        file.write(b"x")
+    with pytest.raises(StateFileDamaged, match="payload 2"):
+        container.read()
+    assert container.read([1]) == [payloads[1]]
+    os.truncate(path, container.payloads[1].offset + 9)
+    with pytest.raises(StateFileDamaged, match="payload 1"):
+        container.read()
 
 
 def test_writing_that_fails_costs_the_file_only(

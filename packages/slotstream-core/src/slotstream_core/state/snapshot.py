@@ -117,20 +117,21 @@ def load_layers(snapshot: StateSnapshot, layers: Mapping[str, Storable]) -> None
     """
     for layer, state in layers.items():
         fixed = {name: _to_device(_found(snapshot.fixed, f"{layer}/{name}")) for name in state.fixed_arrays()}
-        rows = {
-            name: _to_device(_joined(snapshot, f"{layer}/{name}", growing))
-            for name, growing in state.row_arrays().items()
-        }
+        rows = {name: _joined(snapshot, f"{layer}/{name}", growing) for name, growing in state.row_arrays().items()}
         state.load(snapshot.length, fixed, rows)
 
 
-def _joined(snapshot: StateSnapshot, name: str, empty: GrowingArray) -> HostArray:
+def _joined(snapshot: StateSnapshot, name: str, empty: GrowingArray) -> mx.array:
     """Return all rows of one array, zeros up to its capacity."""
     form = empty.form
     shape = list(empty.array.shape)
     shape[form.axis] = form.capacity(snapshot.length)
     dtype = _NAMES[empty.array.dtype]
-    values = np.zeros(shape, host_dtype(dtype))
+    joined: mx.array | None = None
+    if mx.default_device() == mx.cpu:  # its memory is the host's, so that the rows are copied once
+        joined = mx.zeros(shape, _BITS.get(dtype, empty.array.dtype))
+        mx.eval(joined)
+    values: HostValues = np.zeros(shape, host_dtype(dtype)) if joined is None else np.asarray(joined)
     for segment in snapshot.segments:
         found = _found(segment.rows, name)
         first, last = form.rows(segment.start), form.rows(segment.end)
@@ -141,7 +142,8 @@ def _joined(snapshot: StateSnapshot, name: str, empty: GrowingArray) -> HostArra
                 "model; the kept state belongs to another model"
             )
         values[along(form.axis, first, last)] = found.values
-    return HostArray(dtype=dtype, values=values)
+    whole = mx.array(values) if joined is None else joined
+    return whole.view(_DTYPES[dtype]) if dtype in _BITS else whole
 
 
 def _found(arrays: Mapping[str, HostArray], name: str) -> HostArray:

@@ -76,6 +76,7 @@ class AttentionState:
     def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
         """See `Storable.load`."""
         self.keys, self.values, self.length = rows["keys"], rows["values"], length
+        self.private = {"keys": self.keys, "values": self.values}
         self.index.load(length, fixed, rows)
 
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:

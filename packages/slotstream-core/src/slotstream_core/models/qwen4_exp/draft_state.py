@@ -86,6 +86,7 @@ class DraftState:
         self.first = length - len(self.tokens)
         own = {name: _moved(rows[name], growing.form.axis, -1) for name, growing in self.attention.row_arrays().items()}
         self.attention.load(self.first, fixed, own)
+        self.attention.private.clear()  # a part of larger arrays
         index = self.attention.index
         if complete := self.first // index.ratio:
             index.blocks = mx.concatenate([index.blocks[: complete - 1], fixed["latest_block"]])
