@@ -3,11 +3,15 @@
 The demo model reads conversations of about 4,000 tokens, of several lengths, because how much of a conversation has to
 be read again depends on where its end falls between two pass ends. In each round, in turn:
 
-- the conversation is read and kept, and a short reply made;
+- the same model reads the conversation and keeps it, in memory and on disk, then reads it in the same passes and keeps
+  nothing, then both once more the other way round, so that neither is always the first; a short reply is made when it
+  is kept, during which the disk is written;
 - the follow-up turn begins from what was kept;
 - the same follow-up turn is read from its beginning, as with the prefix cache off;
-- the conversation is read in the same passes as the first time, but nothing is kept;
 - an engine that was just loaded begins the follow-up turn from what the first one left on disk.
+
+What keeping adds is also taken directly, as the processor time of the engine's thread inside the calls that keep: that
+is what a busy machine changes least.
 
     .venv/bin/python -m benchmarks.online.followup [--tokens N] [--rounds N] [--record]
 """
@@ -18,9 +22,11 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.demo import demo_directory
 from benchmarks.recording import BenchmarkResult, format_table, report
@@ -32,13 +38,17 @@ from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.generation.sharing import spare_tokens
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.persistence.directory import PersistentOptions
-from slotstream_core.prefixes.boundaries import resume_pass_tokens
+from slotstream_core.prefixes.boundaries import FINEST_PASS_TOKENS, resume_pass_tokens
+from slotstream_core.prefixes.resuming import PromptMemory
 from slotstream_core.text.messages import ChatMessage
+from slotstream_core.text.template import ChatTemplate
+from slotstream_core.text.tokenizer import Tokenizer
 from slotstream_planner import PlanRequest
 
 STORY = "The fox walked over the hill number {} and asked the owl about her hat. "
 STEP_TOKENS = 53
 """Between the lengths of two rounds; no divisor of a pass, so that ends fall at different places."""
+REPLY_TOKENS = 16
 
 
 @dataclass
@@ -50,7 +60,10 @@ class Times:
     follow_up_s: list[float] = field(default_factory=list)
     restarted_s: list[float] = field(default_factory=list)
     cold_s: list[float] = field(default_factory=list)
+    keeping_cpu_s: list[float] = field(default_factory=list)
+    restoring_s: list[float] = field(default_factory=list)
     read_again: list[int] = field(default_factory=list)
+    smaller_passes: list[float] = field(default_factory=list)
 
 
 def conversation(engine: Engine, tokens: int) -> list[ChatMessage]:
@@ -64,17 +77,29 @@ def conversation(engine: Engine, tokens: int) -> list[ChatMessage]:
     return [ChatMessage(role="user", content=text)]
 
 
-def first_token(
-    engine: Engine, messages: Sequence[ChatMessage], tokens: int = 1, *, persist: bool = True
-) -> tuple[float, Finished, str]:
-    """Return the seconds to the first token, the end of the reply, and its text."""
+def first_token(engine: Engine, messages: Sequence[ChatMessage], *, persist: bool = True) -> tuple[float, Finished]:
+    """Return the seconds from a conversation to its first token, and the end of the reply."""
     started = time.perf_counter()
     ids = engine.chat_ids(messages)
     began = time.perf_counter()
-    *_, finished = engine.generate(ids, sampling=GREEDY, max_tokens=tokens, persist=persist)
+    *_, finished = engine.generate(ids, sampling=GREEDY, max_tokens=1, persist=persist)
+    assert isinstance(finished, Finished)
+    return began - started + finished.timings.prefill_s, finished
+
+
+def open_engine(loaded: LoadedModel) -> Engine:
+    """Return an engine over a model that the benchmark uses beside it."""
+    directory, config = loaded.checkpoint.directory, loaded.checkpoint.config
+    tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
+    return Engine(loaded, tokenizer=tokenizer, template=ChatTemplate.from_directory(directory))
+
+
+def read_kept(engine: Engine, ids: Sequence[int]) -> tuple[float, str]:
+    """Return the seconds from a prompt's ids to its first token while it is kept, and a short reply."""
+    *_, finished = engine.generate(ids, sampling=GREEDY, max_tokens=REPLY_TOKENS)
     assert isinstance(finished, Finished)
     text = engine.tokenizer.decode([each for each in finished.token_ids if each not in engine.tokenizer.eos_ids])
-    return began - started + finished.timings.prefill_s, finished, text
+    return finished.timings.prefill_s, text
 
 
 def read_only(loaded: LoadedModel, ids: Sequence[int]) -> float:
@@ -88,29 +113,66 @@ def read_only(loaded: LoadedModel, ids: Sequence[int]) -> float:
     return time.perf_counter() - started
 
 
+@contextmanager
+def clocked(name: Literal["passed", "resume"], clock: Callable[[], float], into: list[float]) -> Iterator[None]:
+    """Add up what calls of `PromptMemory` take by a clock."""
+    plain, total = getattr(PromptMemory, name), 0.0
+
+    def timed(memory: PromptMemory, *arguments: object) -> object:
+        nonlocal total
+        started = clock()
+        try:
+            return plain(memory, *arguments)
+        finally:
+            total += clock() - started
+
+    setattr(PromptMemory, name, timed)
+    try:
+        yield
+    finally:
+        setattr(PromptMemory, name, plain)
+    into.append(total)
+
+
+def keeping(keeps: Engine, loaded: LoadedModel, ids: Sequence[int], times: Times, kept: PersistentOptions) -> str:
+    """Read a conversation twice with keeping it and twice without; return the reply to it.  It stays kept."""
+    reply = ""
+    for number, keep in enumerate((True, False, False, True)):
+        if not keep:
+            times.not_kept_s.append(read_only(loaded, ids))
+            continue
+        keeps.memory.clear()
+        keeps.keep_on_disk(replace(kept, directory=kept.directory / str(number)))
+        with clocked("passed", time.thread_time, times.keeping_cpu_s):
+            seconds, reply = read_kept(keeps, ids)
+        times.kept_s.append(seconds)
+    return reply
+
+
 def one_round(
-    keeps: Engine, cold: Engine, plain: LoadedModel, tokens: int, times: Times, kept: PersistentOptions
+    keeps: Engine, cold: Engine, loaded: LoadedModel, tokens: int, times: Times, kept: PersistentOptions
 ) -> None:
     messages = conversation(keeps, tokens)
-    keeps.memory.clear()
-    keeps.keep_on_disk(kept)
-    seconds, _, reply = first_token(keeps, messages, 16)
-    times.kept_s.append(seconds)
-    times.not_kept_s.append(read_only(plain, keeps.chat_ids(messages)))
+    ids = keeps.chat_ids(messages)
+    reply = keeping(keeps, loaded, ids, times, kept)
     turns = [
         *messages,
         ChatMessage(role="assistant", content=reply),
         ChatMessage(role="user", content="And what did the owl say then?"),
     ]
-    seconds, finished, _ = first_token(keeps, turns, persist=False)  # the restarted engine is to find the first turn
+    seconds, finished = first_token(keeps, turns, persist=False)  # the restarted engine is to find the first turn
     times.follow_up_s.append(seconds)
     times.read_again.append(finished.usage.prompt_tokens - finished.usage.cached_tokens)
-    times.cold_s.append(first_token(cold, turns)[0])
+    cold_s, whole = first_token(cold, turns)
+    times.cold_s.append(cold_s)
+    alone_s = statistics.mean(times.not_kept_s[-2:]) / len(ids)
+    times.smaller_passes.append(alone_s / (whole.timings.prefill_s / whole.usage.prompt_tokens) - 1)
     keeps.memory.leave_disk()
     with load(demo_directory()) as restarted:
-        restarted.keep_on_disk(kept)
+        restarted.keep_on_disk(replace(kept, directory=kept.directory / "3"))
         first_token(restarted, conversation(restarted, 300))
-        seconds, found, _ = first_token(restarted, turns)
+        with clocked("resume", time.perf_counter, times.restoring_s):
+            seconds, found = first_token(restarted, turns)
         assert found.usage.cached_tokens == finished.usage.cached_tokens
         times.restarted_s.append(seconds)
 
@@ -126,25 +188,28 @@ def main() -> None:
     off = PlanRequest(prefix_cache="off")
     with (
         tempfile.TemporaryDirectory() as folder,
-        load(directory) as keeps,
+        load_model(directory) as loaded,
+        open_engine(loaded) as keeps,
         load(directory, request=off) as cold,
-        load_model(directory) as plain,
     ):
+        plan_passes = loaded.plan.prefill_chunk
         first_token(keeps, conversation(keeps, 300))
         first_token(cold, conversation(cold, 300))
-        read_only(plain, keeps.chat_ids(conversation(keeps, 300)))
+        read_only(loaded, keeps.chat_ids(conversation(keeps, arguments.tokens)))
         for number in range(arguments.rounds):
             one_round(
                 keeps,
                 cold,
-                plain,
+                loaded,
                 arguments.tokens + number * STEP_TOKENS,
                 times,
                 PersistentOptions(directory=Path(folder) / str(number)),  # the conversations begin alike
             )
     values = {name: statistics.median(each) for name, each in vars(times).items() if name != "read_again"}
     ratios = [cold_s / warm_s for cold_s, warm_s in zip(times.cold_s, times.follow_up_s, strict=True)]
-    saving = [kept / alone - 1 for kept, alone in zip(times.kept_s, times.not_kept_s, strict=True)]
+    pairs = zip(times.kept_s, times.not_kept_s, strict=True)
+    apart = [kept / alone - 1 for kept, alone in pairs]
+    saving = [(one + other) / 2 for one, other in zip(apart[::2], apart[1::2], strict=True)]
     restarts = [cold_s / warm_s for cold_s, warm_s in zip(times.cold_s, times.restarted_s, strict=True)]
     values["read_again_tokens"] = statistics.mean(times.read_again)
     values["sooner_median"] = statistics.median(ratios)
@@ -152,10 +217,20 @@ def main() -> None:
     values["restarted_sooner_median"] = statistics.median(restarts)
     values["restarted_sooner_worst"] = min(restarts)
     values["saving_percent"] = 100 * statistics.median(saving)
+    values["smaller_passes_percent"] = 100 * values.pop("smaller_passes")
+    values["keeping_cpu_percent"] = 100 * values["keeping_cpu_s"] / values["not_kept_s"]
     rows = [
         ("conversation, read and kept", f"{values['kept_s']:.2f} s"),
         ("conversation, same passes, nothing kept", f"{values['not_kept_s']:.2f} s"),
         ("keeping adds", f"{values['saving_percent']:.1f} %"),
+        (
+            "of it on the engine's thread, processor time",
+            f"{values['keeping_cpu_s'] * 1e3:.1f} ms, {values['keeping_cpu_percent']:.2f} %",
+        ),
+        (
+            f"passes of {FINEST_PASS_TOKENS} instead of the plan's {plan_passes}, a token",
+            f"{values['smaller_passes_percent']:+.1f} %",
+        ),
         ("follow-up turn, kept", f"{values['follow_up_s']:.2f} s, {values['read_again_tokens']:.0f} tokens read"),
         ("follow-up turn, read from its beginning", f"{values['cold_s']:.2f} s"),
         ("follow-up turn, kept on disk, after a restart", f"{values['restarted_s']:.2f} s"),
@@ -163,6 +238,11 @@ def main() -> None:
         (
             "after a restart sooner by",
             f"{values['restarted_sooner_median']:.1f} times, at least {values['restarted_sooner_worst']:.1f}",
+        ),
+        ("of it reading the disk", f"{values['restoring_s'] * 1e3:.1f} ms"),
+        *(
+            (f"  round {number}: {again} tokens read again", f"{one:.1f} times, after a restart {other:.1f}")
+            for number, (again, one, other) in enumerate(zip(times.read_again, ratios, restarts, strict=True), 1)
         ),
     ]
     report(
