@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.native.binding import library_path
 from slotstream_core.testing import write_tiny_model
 
@@ -26,3 +27,9 @@ def lanes(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTSTREAM_NATIVE", "1" if request.param == "compiled" else "0")
         yield request.param
+
+
+@pytest.fixture
+def read_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let models opened by the test read experts through `StoredExperts.read`, which the test then replaces."""
+    monkeypatch.setattr(StoredExperts, "native_read", None)

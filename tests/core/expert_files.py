@@ -25,8 +25,11 @@ ITEM = {"U32": 4, "F32": 4, "BF16": 2, "F16": 2}
 
 
 def thread_numbers() -> set[str]:
-    """Name this process's threads, Python's and others, as the kernel does."""
-    return {task.name for task in Path("/proc/self/task").iterdir()}
+    """Name this process's threads as the kernel does: Python's, and where it tells, others."""
+    tasks = Path("/proc/self/task")
+    if not tasks.exists():
+        return {str(thread.native_id) for thread in threading.enumerate()}
+    return {task.name for task in tasks.iterdir()}
 
 
 def have_ended(threads: set[str]) -> bool:

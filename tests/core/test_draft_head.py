@@ -204,6 +204,7 @@ def test_drafting_without_a_head_or_a_sequence_is_refused(tiny: Path) -> None:
             model.draft(state, 10**6, 1)
 
 
+@pytest.mark.usefixtures("read_by_python")
 def test_a_failed_draft_read_leaves_state_and_model_usable(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_drafting_model(tiny, draft_slots=8) as model:
         state = model.new_state()

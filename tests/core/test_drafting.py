@@ -81,6 +81,7 @@ def test_a_checkpoint_without_a_draft_head_refuses_to_be_forced(tiny_model: Path
         load(tiny_model, plan(geometry, Machine.current(), replace(OFF, mtp="on", experts_per_layer=16)))
 
 
+@pytest.mark.usefixtures("read_by_python")
 def test_a_draft_head_that_cannot_be_read_costs_no_reply(drafting_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with load(drafting_model, request=replace(OFF, mtp="off")) as engine:
         expected = last(engine.generate(PROMPT, sampling=SAMPLED, max_tokens=20)).token_ids

@@ -140,6 +140,7 @@ def test_no_row_is_read_beyond_the_limit(model: Qwen4ExpModel, limit: int) -> No
     assert decoder.counts.drafted <= max(0, limit - 2)
 
 
+@pytest.mark.usefixtures("read_by_python")
 def test_a_failed_draft_read_goes_on_without_drafts(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError("the disk is gone")
