@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -72,6 +73,16 @@ def test_prompt_logits_are_the_same_cold_from_memory_and_after_a_restart(tmp_pat
         found["disk"] = (restarted.usage.cached_tokens, prompt_logits(engine, second), restarted.token_ids)
     assert {how: cached for how, (cached, _, _) in found.items()} == {"cold": 0, "memory": 512, "disk": 512}
     assert len({(logits, reply) for _, logits, reply in found.values()}) == 1
+
+
+def test_a_closed_engine_has_written_everything_and_left_no_thread(tiny_model: Path, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with engine_on(tiny_model, options(tmp_path)) as engine:
+        *_, finished = engine.generate(ids(900), sampling=GREEDY, max_tokens=1)
+    assert isinstance(finished, Finished)
+    assert set(threading.enumerate()) <= before
+    assert [head.tokens for head in scan_directory(tmp_path).heads.values()] == [768]
+    opened(tmp_path).close()  # given back
 
 
 def test_a_restarted_process_goes_on_with_the_same_ids(tiny_model: Path, tmp_path: Path) -> None:

@@ -52,15 +52,16 @@ class _Selection:
 
     def _partition(self, first: int, last: int) -> int:
         """Partition around the median of the second, middle and last element; return where the second part begins."""
-        order = self.order
+        order, scores = self.order, self._scores
         median = self._median(first + 1, first + (last - first) // 2, last - 1)
         order[first], order[median] = order[median], order[first]
+        pivot = scores[order[first]]  # compared here and not by `_before`: this is where the time goes
         low, high = first + 1, last
         while True:
-            while self._before(order[low], order[first]):
+            while scores[order[low]] > pivot:
                 low += 1
             high -= 1
-            while self._before(order[first], order[high]):
+            while pivot > scores[order[high]]:
                 high -= 1
             if low >= high:
                 return low
