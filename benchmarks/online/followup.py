@@ -194,7 +194,7 @@ def main() -> None:
     ):
         plan_passes = loaded.plan.prefill_chunk
         first_token(keeps, conversation(keeps, 300))
-        first_token(cold, conversation(cold, 300))
+        first_token(cold, conversation(cold, arguments.tokens))  # its memory is touched before it is timed
         read_only(loaded, keeps.chat_ids(conversation(keeps, arguments.tokens)))
         for number in range(arguments.rounds):
             one_round(
@@ -203,7 +203,8 @@ def main() -> None:
                 loaded,
                 arguments.tokens + number * STEP_TOKENS,
                 times,
-                PersistentOptions(directory=Path(folder) / str(number)),  # the conversations begin alike
+                # one directory a round: the conversations begin alike
+                PersistentOptions(directory=Path(folder) / str(number), minimum_tokens=FINEST_PASS_TOKENS),
             )
     values = {name: statistics.median(each) for name, each in vars(times).items() if name != "read_again"}
     ratios = [cold_s / warm_s for cold_s, warm_s in zip(times.cold_s, times.follow_up_s, strict=True)]
