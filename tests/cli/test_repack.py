@@ -1,6 +1,7 @@
 """`slotstream repack` from the command line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,33 @@ def test_a_directory_that_cannot_be_made_is_one_sentence(model: Path, tmp_path: 
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: ")
     assert not (model / "repacked").is_symlink()
+
+
+def test_run_reads_from_a_mirror_too(model: Path, tmp_path: Path) -> None:
+    mirror = Path(shutil.copytree(model, tmp_path / "mirror"))
+    run = ["run", "--model", str(model), "--greedy", "--max-tokens", "4", "--experts-per-layer", "4"]
+    stats = tmp_path / "stats.json"
+    result = CliRunner().invoke(main, [*run, "--mirror", str(mirror), "--stats-json", str(stats)])
+    assert result.exit_code == 0, result.output
+    assert "in 2 directories at once" in result.stderr
+    brought = json.loads(stats.read_text())["bytes_by_directory"]
+    assert set(brought) == {str(model), str(mirror)}
+
+
+def test_a_mirror_that_is_none_is_one_sentence(model: Path, tmp_path: Path) -> None:
+    for command in ("run", "serve", "chat"):
+        arguments = [command, "--model", str(model), "--mirror", str(tmp_path / "nowhere")]
+        arguments += ["--port", "0"] if command == "serve" else []
+        result = CliRunner().invoke(main, arguments, input="")
+        assert result.exit_code == 1, result.output
+        assert "nowhere" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_doctor_says_how_missing_experts_are_read(model: Path) -> None:
+    doctor = ["doctor", "--model", str(model), "--experts-per-layer", "4", "--no-probe"]
+    assert "stacked tensors, up to nine reads each" in CliRunner().invoke(main, doctor).output
+    assert CliRunner().invoke(main, ["repack", str(model)]).exit_code == 0
+    assert "repacked records, one read each" in CliRunner().invoke(main, doctor).output
+    document = json.loads(CliRunner().invoke(main, [*doctor, "--json"]).output)
+    assert document["experts_read"] == {"layout": "repacked", "direct": None, "reason": "not measured"}

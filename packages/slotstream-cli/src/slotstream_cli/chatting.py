@@ -73,6 +73,7 @@ class ChatOptions:
         max_tokens: Most tokens of a reply; 0 or less means as many as fit.
         think: Whether the model thinks first.
         system: The system message, or an empty text.
+        mirrors: Other directories with the same model.
     """
 
     model: str | None
@@ -81,6 +82,7 @@ class ChatOptions:
     max_tokens: int
     think: bool
     system: str
+    mirrors: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +243,9 @@ def chat_at_terminal(options: ChatOptions) -> None:
         _say(choice.note)
     with (
         held_alone(choice.directory),
-        load(choice.directory, request=options.request, warm_directory=warm_directory()) as engine,
+        load(
+            choice.directory, request=options.request, warm_directory=warm_directory(), mirrors=options.mirrors
+        ) as engine,
     ):
         _say(f"{choice.name}, window {engine.window_tokens:,} tokens; /help lists commands, Ctrl-D leaves")
         chat = Chat(engine, options)

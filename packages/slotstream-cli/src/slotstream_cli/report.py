@@ -134,6 +134,8 @@ class RunReport:
             "window_tokens": plan.window_tokens,
             "record_layout": self._engine.reading.layout,
             "direct_reads": self._engine.reading.direct,
+            "direct_reads_reason": self._engine.reading.access.reason,
+            "bytes_by_directory": {str(path): n for path, n in self._engine.reading.bytes_by_directory.items()},
         }
 
     def _line(self, text: str) -> None:

@@ -42,6 +42,7 @@ class RunOptions:
         stop: Texts that end the reply.
         stats_json: Where to write the measurements, or None.
         max_prefill_wait_minutes: Longest reading of the prompt; 0 for no limit.
+        mirrors: Other directories with the same model.
     """
 
     prompt: str
@@ -54,6 +55,7 @@ class RunOptions:
     stop: tuple[str, ...]
     stats_json: Path | None
     max_prefill_wait_minutes: float
+    mirrors: tuple[Path, ...] = ()
 
 
 def answer_once(options: RunOptions) -> None:
@@ -74,7 +76,9 @@ def answer_once(options: RunOptions) -> None:
     with (
         held_alone(choice.directory),
         cancelled_by_interrupt(cancel) as interrupts,
-        load(choice.directory, request=options.request, warm_directory=warm_directory()) as engine,
+        load(
+            choice.directory, request=options.request, warm_directory=warm_directory(), mirrors=options.mirrors
+        ) as engine,
     ):
         report = RunReport(model=choice.name, engine=engine)
         report.opening()

@@ -75,6 +75,7 @@ class ServeOptions:
         idle_exit_minutes: Stop after this long without requests and clients; 0 for never.
         elastic: Whether the expert cache follows the machine's memory.
         disk: Where conversations are kept on disk, or None.
+        mirrors: Other directories with the same model.
     """
 
     model: str | None
@@ -87,6 +88,7 @@ class ServeOptions:
     idle_exit_minutes: float
     elastic: bool
     disk: DiskOptions | None = None
+    mirrors: tuple[Path, ...] = ()
 
 
 def open_engine(directory: Path, options: ServeOptions, log: logging.Logger) -> Engine:
@@ -97,7 +99,7 @@ def open_engine(directory: Path, options: ServeOptions, log: logging.Logger) -> 
     Raises:
         SlotstreamError: The model cannot be loaded.
     """
-    engine = load(directory, request=options.request, warm_directory=warm_directory())
+    engine = load(directory, request=options.request, warm_directory=warm_directory(), mirrors=options.mirrors)
     if options.disk is None:
         return engine
     try:

@@ -8,7 +8,7 @@ from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import PlanError
 from slotstream_core.experts import ExpertLayout, ResidentExperts, StoredExperts, StreamedExperts, draft_modules
-from slotstream_core.experts.packed import best_layout
+from slotstream_core.experts.reading import ReadingOptions, choose_layout, open_reading
 from slotstream_core.experts.slot_memory import SlotMemory
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.generation.draft_depth import (
@@ -19,7 +19,7 @@ from slotstream_core.generation.draft_depth import (
     FixedDepth,
 )
 from slotstream_core.models.qwen4_exp.text import ROW_INVARIANT_ROWS
-from slotstream_core.options import EngineOptions, RecordsSwitch
+from slotstream_core.options import EngineOptions
 from slotstream_planner import MemoryPlan
 from slotstream_planner.charges import streamed_draft_slots
 
@@ -54,8 +54,7 @@ def open_draft_experts(
     plan: MemoryPlan,
     *,
     lane_count: int,
-    direct: bool,
-    records: RecordsSwitch,
+    reading: ReadingOptions,
     memory: SlotMemory,
     resources: ExitStack,
 ) -> DraftExperts | None:
@@ -66,8 +65,7 @@ def open_draft_experts(
         backend: What runs here.
         plan: Says where the experts live.
         lane_count: Threads that read them, at most; a streamed head uses fewer.
-        direct: Whether to read past the page cache.
-        records: Whether repacked experts are read where there are any.
+        reading: What may be used to read them.
         memory: How bytes reach the places of experts.
         resources: Closes what was opened.
 
@@ -81,11 +79,12 @@ def open_draft_experts(
     if not checkpoint.draft:
         raise PlanError("the plan has a draft head and this checkpoint has none; plan again for this checkpoint")
     layout = ExpertLayout.from_checkpoint(checkpoint, draft_modules(), float_name=backend.float_name)
-    layout = layout if records == "off" else best_layout(checkpoint.directory, layout, "draft")
     if plan.draft == "resident":
-        with StoredExperts(layout) as source:
-            return DraftExperts(ResidentExperts(source, lane_count=lane_count, memory=memory))
-    source = resources.enter_context(StoredExperts(layout, direct=direct))
+        with StoredExperts(choose_layout(checkpoint.directory, layout, "draft", reading)) as stored:
+            return DraftExperts(ResidentExperts(stored, lane_count=lane_count, memory=memory))
+    source = open_reading(
+        checkpoint.directory, layout, "draft", options=reading, available_bytes=0, resources=resources
+    ).source
     slots = streamed_draft_slots(plan.geometry)
     streamed = StreamedExperts(source, slot_count=slots, lane_count=min(DRAFT_LANES, lane_count), memory=memory)
     return DraftExperts(resources.enter_context(streamed))

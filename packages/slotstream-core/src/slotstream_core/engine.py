@@ -40,6 +40,7 @@ def load(
     *,
     request: PlanRequest | None = None,
     warm_directory: Path | None = None,
+    mirrors: Sequence[Path] = (),
 ) -> Engine:
     """Load a checkpoint and return an engine that owns its files and memory.
 
@@ -49,8 +50,10 @@ def load(
         request: What the plan should achieve, when it is made here.
         warm_directory: Where to keep which experts were used most, to start with those the next time; None keeps
             nothing.
+        mirrors: Other directories with the same checkpoint, on other disks, that experts are read from too.
 
     Raises:
+        MirrorMismatch: A mirror does not hold the same checkpoint.
         CheckpointError: The directory cannot be used as a model.
         TokenizerError: Its tokenizer or chat template cannot be used.
         PlanError: The plan is simulated or belongs to another model.
@@ -59,7 +62,9 @@ def load(
     """
     directory = Path(path)
     with ExitStack() as opened:
-        loaded = opened.enter_context(load_model(directory, plan, request=request, warm_directory=warm_directory))
+        loaded = opened.enter_context(
+            load_model(directory, plan, request=request, warm_directory=warm_directory, mirrors=mirrors)
+        )
         config = loaded.checkpoint.config
         tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
         template = ChatTemplate.from_directory(directory)

@@ -7,6 +7,7 @@
     |   +-- UnsupportedModel       an architecture, tensor or setting this version does not know
     |   +-- CorrectionUnusable     the lookahead's correction file is missing or not as documented
     |   +-- RecordsUnusable        repacked experts are stale, damaged, or those of another checkpoint
+    |   +-- MirrorMismatch         a mirror directory does not hold the same checkpoint
     +-- TokenizerError             tokenizer or chat template missing, broken, or at odds with the vocabulary
     |   +-- TemplateError          the chat template refused the conversation
     +-- BackendError               MLX cannot run here as installed
@@ -59,6 +60,10 @@ class CorrectionUnusable(CheckpointError):
 
 class RecordsUnusable(CheckpointError):
     """Repacked experts are damaged, incomplete, or were made from another checkpoint."""
+
+
+class MirrorMismatch(CheckpointError):
+    """A directory given as a mirror does not hold the same checkpoint."""
 
 
 class TokenizerError(SlotstreamError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +17,14 @@ from slotstream_core.drafting import DraftExperts, choose_depths, open_draft_exp
 from slotstream_core.errors import CorrectionUnusable, PlanError
 from slotstream_core.experts import (
     ExpertLayout,
-    StoredExperts,
     StreamedExperts,
     choose_ahead_lanes,
     choose_lanes,
-    prefers_direct,
 )
 from slotstream_core.experts.cuda_memory import cuda_memory
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
-from slotstream_core.experts.packed import best_layout
-from slotstream_core.experts.reading import ExpertReading, name_layout
+from slotstream_core.experts.reading import ExpertReading, open_reading
 from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.experts.uses import RecordUses, read_uses, uses_path, write_uses
@@ -109,6 +107,7 @@ def load_model(
     request: PlanRequest | None = None,
     options: EngineOptions | None = None,
     warm_directory: Path | None = None,
+    mirrors: Sequence[Path] = (),
 ) -> LoadedModel:
     """Load a checkpoint.
 
@@ -119,8 +118,11 @@ def load_model(
         options: What may be used; the environment's when not given.
         warm_directory: Where to keep, from one run to the next, which experts were used most, and to start with those;
             None keeps nothing.
+        mirrors: Other directories with the same checkpoint, on other disks; each read goes where it is expected to
+            arrive first.
 
     Raises:
+        MirrorMismatch: A mirror does not hold the same checkpoint.
         CheckpointError: The directory cannot be used as a model.
         SettingError: An environment variable has a value that cannot be used.
         PlanError: The plan is simulated or was made for another model.
@@ -141,15 +143,19 @@ def load_model(
         modules = trunk_modules(checkpoint.config.num_hidden_layers)
         stacked = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
         _check_plan(memory_plan, stacked)
-        layout = stacked if options.records == "off" else best_layout(checkpoint.directory, stacked, "trunk")
         cap_buffer_cache(memory_plan.buffer_cache_limit_bytes)
-        direct = _reads_past_cache(memory_plan, layout)
-        source = resources.enter_context(StoredExperts(layout, direct=direct))
-        reading = ExpertReading(layout=name_layout(layout), direct=source.alignment > 1)
+        reading = open_reading(
+            checkpoint.directory,
+            stacked,
+            "trunk",
+            options=options.reading(mirrors),
+            available_bytes=_cache_bytes(memory_plan),
+            resources=resources,
+        )
         logger.info("%s", reading.describe())
         experts = resources.enter_context(
             StreamedExperts(
-                source,
+                reading.source,
                 slot_count=memory_plan.pool_slots,
                 lane_count=lanes,
                 ahead_lane_count=choose_ahead_lanes(lanes) if reads_ahead else 0,
@@ -162,8 +168,7 @@ def load_model(
             backend,
             memory_plan,
             lane_count=lanes,
-            direct=direct,
-            records=options.records,
+            reading=options.reading(mirrors).like(reading),
             memory=memory,
             resources=resources,
         )
@@ -282,11 +287,11 @@ def slot_memory(backend: Backend) -> SlotMemory:
     return cuda_memory() if backend.kind == "cuda" else HostMemory()
 
 
-def _reads_past_cache(memory_plan: MemoryPlan, layout: ExpertLayout) -> bool:
-    """Whether expert reads should avoid the page cache: when what the plan leaves free cannot hold the experts."""
+def _cache_bytes(memory_plan: MemoryPlan) -> int:
+    """Memory that the plan leaves to the page cache."""
     machine = memory_plan.machine
     available = machine.available_bytes if machine.available_bytes is not None else machine.ram_bytes
-    return prefers_direct(layout, available_bytes=available - memory_plan.expected_peak_bytes)
+    return available - memory_plan.expected_peak_bytes
 
 
 def _check_plan(memory_plan: MemoryPlan, layout: ExpertLayout) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, cast
 
 from slotstream_core.errors import SettingError
+from slotstream_core.experts.probing import AccessSwitch
+from slotstream_core.experts.reading import ReadingOptions, RecordsSwitch
 from slotstream_core.experts.sweeping import GROUP_LIMIT, GROUP_RECORDS, SWEEPING, SweepOptions
 from slotstream_core.generation.draft_depth import DEPTH_LIMIT
 
 AheadSwitch = Literal["plan", "off"]
 Tap = Literal["boundary", "attention"]
 WarmSwitch = Literal["auto", "on", "off"]
-RecordsSwitch = Literal["auto", "off"]
 
 LOOKAHEAD_VARIABLE = "SLOTSTREAM_OPT_EXPERT_PREFETCH"
 DEPTH_VARIABLE = "SLOTSTREAM_DRAFT_DEPTH"
@@ -24,6 +26,7 @@ ADMIT_VARIABLE = "SLOTSTREAM_SWEEP_ADMIT"
 GROUP_VARIABLE = "SLOTSTREAM_EXPERT_LOAD_BATCH"
 WARM_VARIABLE = "SLOTSTREAM_WARM_START"
 RECORDS_VARIABLE = "SLOTSTREAM_REPACKED"
+ACCESS_VARIABLE = "SLOTSTREAM_DIRECT_READS"
 
 WARM_BUDGET_S = 10.0
 
@@ -43,6 +46,7 @@ class EngineOptions:
             pools of at least half the experts only.
         warm_budget_s: How long filling the pool may take when nothing is asked meanwhile.
         records: Whether repacked experts are read where a checkpoint has them, or its stacked tensors always.
+        access: Whether experts are read through the page cache, past it, or as a short measurement says.
     """
 
     lookahead: AheadSwitch = "plan"
@@ -53,6 +57,11 @@ class EngineOptions:
     warm_start: WarmSwitch = "auto"
     warm_budget_s: float = WARM_BUDGET_S
     records: RecordsSwitch = "auto"
+    access: AccessSwitch = "auto"
+
+    def reading(self, mirrors: Sequence[Path]) -> ReadingOptions:
+        """Return what may be used to read experts, from these mirrors too."""
+        return ReadingOptions(records=self.records, access=self.access, mirrors=tuple(mirrors))
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> EngineOptions:
@@ -77,6 +86,7 @@ class EngineOptions:
             sweep=sweep,
             warm_start=cast(WarmSwitch, _choice(environment, WARM_VARIABLE, {"0": "off", "1": "on"}) or "auto"),
             records=cast(RecordsSwitch, _choice(environment, RECORDS_VARIABLE, {"0": "off", "1": "auto"}) or "auto"),
+            access=cast(AccessSwitch, _choice(environment, ACCESS_VARIABLE, {"0": "cached", "1": "direct"}) or "auto"),
         )
 
 

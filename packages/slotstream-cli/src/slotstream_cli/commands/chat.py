@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from slotstream_cli.number_options import TEMPERATURE, TOP_K, TOP_P
 from slotstream_cli.planning_options import make_size_request, size_options
+from slotstream_cli.reading_options import mirror_option
 
 
 @click.command("chat")
@@ -20,8 +22,17 @@ from slotstream_cli.planning_options import make_size_request, size_options
 @click.option("--temperature", type=TEMPERATURE, help="Spread of the choice; 0 is greedy.")
 @click.option("--top-p", type=TOP_P, help="Keep the likeliest tokens up to this probability.")
 @click.option("--top-k", type=TOP_K, help="Keep this many of the likeliest tokens; 0 keeps all.")
+@mirror_option
 @size_options
-def command(*, model_name: str | None, system: str, max_tokens: int, think: bool, **options: Any) -> None:
+def command(
+    *,
+    model_name: str | None,
+    system: str,
+    max_tokens: int,
+    think: bool,
+    mirrors: tuple[Path, ...],
+    **options: Any,
+) -> None:
     """Talk with the model. Ctrl-C stops a reply, Ctrl-D leaves, /help lists commands.
 
     Lines are remembered in ~/.slotstream/chat-history. A follow-up reads only what is new of the conversation.
@@ -37,5 +48,6 @@ def command(*, model_name: str | None, system: str, max_tokens: int, think: bool
             max_tokens=max_tokens,
             think=think,
             system=system,
+            mirrors=mirrors,
         )
     )

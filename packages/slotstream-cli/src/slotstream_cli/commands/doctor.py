@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,9 +68,11 @@ def command(
         probe_seconds=0.0 if no_probe else _PROBE_SECONDS,
     )
     now = _loaded_now(diagnosis)
+    read = _read_now(diagnosis, measure=not no_probe)
     if as_json:
         loaded = None if now is None else now.to_json()
-        click.echo(json.dumps({**diagnosis.to_json(), "loaded_now": loaded}, indent=2, allow_nan=False))
+        document = {**diagnosis.to_json(), "loaded_now": loaded, "experts_read": None if read is None else asdict(read)}
+        click.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
         from slotstream_planner.diagnosis import diagnosis_to_text
 
@@ -78,6 +81,8 @@ def command(
             from slotstream_core.blas import forwarded_blas
 
             click.echo(f"  dense products {forwarded_blas().describe()}")
+        if read is not None:
+            click.echo(read.describe())
         if now is not None:
             click.echo(
                 "  loaded now    run and serve of this version leave out images,\n"
@@ -123,6 +128,57 @@ def _cpu_speed(machine: Machine) -> CpuSpeed | None:
     from slotstream_core.native.probing import probe_products
 
     return probe_products(os.environ)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ReadNow:
+    """How `run` and `serve` would read missing experts here and now.
+
+    Attributes:
+        layout: "stacked" or "repacked".
+        direct: Whether past the page cache; None when that was not measured.
+        reason: Why.
+    """
+
+    layout: str
+    direct: bool | None
+    reason: str
+
+    def describe(self) -> str:
+        lines = [
+            "  expert reads  repacked records, one read each"
+            if self.layout == "repacked"
+            else "  expert reads  stacked tensors, up to nine reads each; `slotstream repack` makes it one"
+        ]
+        if self.direct is not None:
+            how = "past the page cache" if self.direct else "through the page cache"
+            lines.append(f"                {how}: {self.reason}")
+        return "\n".join(lines)
+
+
+def _read_now(diagnosis: Diagnosis, *, measure: bool) -> _ReadNow | None:
+    """Say how missing experts are read; None where there are none, or no model that is loaded here."""
+    plan, machine = diagnosis.plan, diagnosis.machine
+    if plan is None or machine.is_simulated or not diagnosis.disk.installed:
+        return None
+    if plan.pool_slots >= diagnosis.geometry.total_experts:
+        return None
+    from slotstream_core.errors import CheckpointError
+    from slotstream_core.experts.reading import preview_reading
+    from slotstream_core.options import EngineOptions
+
+    available = machine.available_bytes if machine.available_bytes is not None else machine.ram_bytes
+    options = EngineOptions.from_environment(os.environ).reading(())
+    left = available - plan.expected_peak_bytes
+    try:
+        layout, access = preview_reading(diagnosis.disk.path, options=options, available_bytes=left, measure=measure)
+    except CheckpointError:
+        return None  # whoever loads it is told why
+    return _ReadNow(
+        layout=layout,
+        direct=None if access is None else access.direct,
+        reason="not measured" if access is None else access.reason,
+    )
 
 
 def _loaded_now(diagnosis: Diagnosis) -> MemoryPlan | None:

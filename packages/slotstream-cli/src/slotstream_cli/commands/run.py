@@ -7,6 +7,7 @@ import click
 
 from slotstream_cli.number_options import MIN_P, MINUTES, PENALTY, TEMPERATURE, TOP_K, TOP_P
 from slotstream_cli.planning_options import make_size_request, size_options
+from slotstream_cli.reading_options import mirror_option
 
 
 @click.command()
@@ -32,6 +33,7 @@ from slotstream_cli.planning_options import make_size_request, size_options
     metavar="MINUTES",
     help="Longest reading of the prompt; 0: no limit.",
 )
+@mirror_option
 @size_options
 def command(
     *,
@@ -43,6 +45,7 @@ def command(
     stop: tuple[str, ...],
     stats_json: Path | None,
     max_prefill_wait: float,
+    mirrors: tuple[Path, ...],
     **options: Any,
 ) -> None:
     """Answer one prompt and stop."""
@@ -62,5 +65,6 @@ def command(
             stop=stop,
             stats_json=stats_json,
             max_prefill_wait_minutes=max_prefill_wait,
+            mirrors=mirrors,
         )
     )

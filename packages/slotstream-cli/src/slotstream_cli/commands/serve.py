@@ -8,6 +8,7 @@ from click.core import ParameterSource
 
 from slotstream_cli.number_options import MINUTES, FiniteRange
 from slotstream_cli.planning_options import make_size_request, size_options
+from slotstream_cli.reading_options import mirror_option
 from slotstream_serve.defaults import DEFAULT_PORT, MOST_IDLE_MINUTES
 
 
@@ -79,6 +80,7 @@ from slotstream_serve.defaults import DEFAULT_PORT, MOST_IDLE_MINUTES
     metavar="DAYS",
     help="Remove states from --prefix-cache-dir that were not used for so long; 0: never.",
 )
+@mirror_option
 @size_options
 def command(
     *,
@@ -95,6 +97,7 @@ def command(
     prefix_cache_disk_gb: float,
     prefix_cache_min_tokens: int,
     prefix_cache_max_age_days: float,
+    mirrors: tuple[Path, ...],
     **sizes: Any,
 ) -> None:
     """Serve the model on this machine over HTTP.
@@ -128,5 +131,6 @@ def command(
             idle_exit_minutes=idle_exit,
             elastic=not no_elastic,
             disk=disk,
+            mirrors=mirrors,
         )
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Final, Literal, cast
 
 from slotstream_core.checkpoint.headers import DTYPE_BYTES, list_directory, read_json_object
 from slotstream_core.errors import CheckpointError, RecordsUnusable
+from slotstream_planner.headers import MAX_HEADER_BYTES
 
 RECORDS_NAME: Final = "repacked"
 INDEX_NAME: Final = "index.json"
@@ -152,10 +154,11 @@ def _identify(path: Path) -> SourceFile:
     try:
         with path.open("rb") as stream:
             prefix = stream.read(8)
-            header = stream.read(int.from_bytes(prefix, "little"))
+            file_bytes = os.fstat(stream.fileno()).st_size
+            header = stream.read(min(int.from_bytes(prefix, "little"), MAX_HEADER_BYTES, file_bytes))
             return SourceFile(
                 name=path.name,
-                file_bytes=path.stat().st_size,
+                file_bytes=file_bytes,
                 header_sha256=hashlib.sha256(prefix + header).hexdigest(),
             )
     except OSError as error:

@@ -159,7 +159,7 @@ class ReadBatch:
         with self._lock:
             if not self._untouched or self.done.is_set():
                 return False
-            self._waiting.clear()
+            self._give_up_waiting()
             self.cancelled = True
             self._finish()
             return True
@@ -171,9 +171,16 @@ class ReadBatch:
             self.cancelled = True
             for segments in self._waiting.values():
                 self.errors |= {piece.record: error for segment in segments for piece in segment.pieces}
-            self._waiting.clear()
+            self._give_up_waiting()
             if not self._running:
                 self._finish()
+
+    def _give_up_waiting(self) -> None:
+        """Drop the jobs no lane has claimed. The lock is held."""
+        for segments in self._waiting.values():
+            for segment in segments:
+                self._source.settle(segment.fd, segment.byte_count)
+        self._waiting.clear()
 
     def _finish(self) -> None:
         """Say that no lane touches the slots any more. The lock is held."""
@@ -202,14 +209,15 @@ class ReadBatch:
             try:
                 if self.cancelled:
                     raise cancelled_read()
-                self._read(segment, scratch)
+                self._bring(segment, scratch, errors)
                 bytes_read += segment.byte_count
-                self._check(segment, scratch, errors)
             except SlotstreamError as error:
                 errors = {piece.record: error for piece in segment.pieces} | errors  # the first one counts
             except Exception as error:  # noqa: BLE001 - the top of a lane: whatever happened, the batch must end
                 wrapped = ExpertReadError(f"reading experts failed unexpectedly: {type(error).__name__}: {error}")
                 errors = {piece.record: wrapped for piece in segment.pieces} | errors
+            finally:
+                self._source.settle(segment.fd, segment.byte_count)
         with self._lock:
             self.bytes_read += bytes_read
             self.read_s += time.perf_counter() - started
@@ -217,6 +225,35 @@ class ReadBatch:
             self._running -= 1
             if not self._running and not self._waiting:
                 self._finish()
+
+    def _bring(self, segment: Segment, scratch: Bytes, errors: dict[int, SlotstreamError]) -> None:
+        """Read and check one segment; where that fails and the source has its pieces elsewhere too, those."""
+        try:
+            self._read(segment, scratch)
+        except ExpertReadError as error:
+            others = self._elsewhere(segment, str(error))
+            if others is None:
+                raise
+            for other in others:
+                self._bring(other, scratch, errors)
+            return
+        self._check(segment, scratch, errors)
+
+    def _elsewhere(self, segment: Segment, reason: str) -> list[Segment] | None:
+        """Return reads of the same pieces from another place; None when there is none."""
+        kinds = self._source.layout.kinds
+        others: list[Segment] = []
+        places: dict[int, Sequence[tuple[int, int]] | None] = {}
+        for piece in segment.pieces:
+            record = self.records[piece.record]
+            if piece.record not in places:
+                places[piece.record] = self._source.elsewhere(segment.fd, reason, record.layer, record.expert)
+            found = places[piece.record]
+            if found is None:
+                return None
+            fd, offset = found[piece.kind]
+            others.append(Segment(fd=fd, offset=offset, byte_count=kinds[piece.kind].disk_bytes, pieces=[piece]))
+        return others
 
     def _read(self, segment: Segment, scratch: Bytes) -> None:
         """Read one segment and bring every piece into its slot, in the slot's type."""

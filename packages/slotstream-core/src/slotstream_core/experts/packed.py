@@ -18,9 +18,10 @@ from slotstream_core.checkpoint.records import (
     check_files,
     check_sources,
     identify_sources,
+    read_index_file,
     read_records_index,
 )
-from slotstream_core.errors import RecordsUnusable
+from slotstream_core.errors import CheckpointError, MirrorMismatch, RecordsUnusable
 from slotstream_core.experts.layout import ExpertLayout, StoredPiece
 
 logger = logging.getLogger("slotstream.experts")
@@ -103,6 +104,74 @@ def best_layout(directory: Path, stacked: ExpertLayout, name: PartName) -> Exper
     except RecordsUnusable as error:
         logger.warning("%s; the stacked tensors are read instead. `slotstream repack` writes the records anew", error)
         return stacked
+
+
+def mirror_layout(directory: Path, mirror: Path, stacked: ExpertLayout, name: PartName) -> ExpertLayout | None:
+    """Return where a mirror holds the same experts: its records if it has usable ones, else its stacked tensors.
+
+    A mirror is another copy of the checkpoint's directory, of which the shards with experts are enough, or a directory
+    of records that `slotstream repack --output` wrote from it.
+
+    Args:
+        directory: The checkpoint's.
+        mirror: The other directory.
+        stacked: Where the checkpoint's own stacked tensors hold the experts.
+        name: Which experts; a mirror of records alone may lack the draft head's, and None is returned.
+
+    Raises:
+        MirrorMismatch: It does not hold the same checkpoint.
+        CheckpointError: A shard of the checkpoint itself cannot be read.
+    """
+    try:
+        if mirror.resolve() == directory.resolve():
+            raise MirrorMismatch(f"{mirror} is the checkpoint itself; a mirror is a second copy of it")
+        index = read_index_file(mirror)
+    except OSError as error:
+        raise MirrorMismatch(f"the mirror {mirror} cannot be read: {error.strerror or error}") from error
+    except RecordsUnusable as error:
+        raise MirrorMismatch(f"the mirror {mirror} cannot be used: {error}") from error
+    if index is None:
+        copy = _copied_layout(mirror, stacked)
+        found = best_layout(mirror, copy, name)
+    else:
+        part = index.part(name)
+        if part is None:
+            return None
+        try:
+            check_sources(index, identify_sources(stacked.paths))
+            check_files(index)
+            found = repacked_layout(stacked, index, part)
+        except RecordsUnusable as error:
+            raise MirrorMismatch(f"the mirror {mirror} does not hold the same checkpoint: {error}") from error
+    try:
+        difference = first_difference(stacked, found)
+    except RecordsUnusable as error:
+        raise MirrorMismatch(f"the mirror {mirror} cannot be used: {error}") from error
+    if difference is not None:
+        raise MirrorMismatch(
+            f"{difference.path} holds other bytes of {difference.tensor} than the checkpoint; copy it again"
+        )
+    return found
+
+
+def _copied_layout(mirror: Path, stacked: ExpertLayout) -> ExpertLayout:
+    """Return the same layout in the files of another directory, whose lengths and headers must be the same."""
+    for path in stacked.paths:
+        copy = mirror / path.name
+        try:
+            (mine,), (theirs,) = identify_sources((path,)), identify_sources((copy,))
+        except CheckpointError as error:
+            raise MirrorMismatch(f"the mirror {mirror} cannot be used: {error}; copy the checkpoint again") from error
+        if mine.file_bytes != theirs.file_bytes:
+            raise MirrorMismatch(
+                f"{copy} is {theirs.file_bytes:,} bytes long and the checkpoint's {mine.file_bytes:,}; copy it again"
+            )
+        if mine != theirs:
+            raise MirrorMismatch(f"the header of {copy} is not that of {path}; copy it again")
+    layers = tuple(
+        tuple(dataclasses.replace(piece, path=mirror / piece.path.name) for piece in layer) for layer in stacked.layers
+    )
+    return dataclasses.replace(stacked, layers=layers)
 
 
 def first_difference(left: ExpertLayout, right: ExpertLayout) -> StoredPiece | None:

@@ -42,7 +42,19 @@ class ExpertSource(Protocol):
         """
 
     def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
-        """Return the descriptor and offset of every piece of one record, in the order of `layout.kinds`."""
+        """Return the descriptor and offset of every piece of one record, in the order of `layout.kinds`.
+
+        Whoever asks is going to read them, and says so with `settle` when that is over.
+        """
+
+    def settle(self, fd: int, byte_count: int) -> None:
+        """Say that located bytes are not waited for any more: they arrived, failed, or were given up."""
+
+    def elsewhere(self, fd: int, reason: str, layer: int, expert: int) -> Sequence[tuple[int, int]] | None:
+        """Return where else a record lies, as `locate` does but without `settle`, after a read through `fd` failed.
+
+        None when there is no other place.
+        """
 
     def path(self, fd: int) -> Path:
         """Return the file behind a descriptor, for messages."""
@@ -124,6 +136,13 @@ class StoredExperts:
     def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
         """See `ExpertSource`."""
         return [(fd, start + expert * stride) for fd, start, stride in self._starts[layer]]
+
+    def settle(self, fd: int, byte_count: int) -> None:
+        """See `ExpertSource`: nothing is counted here."""
+
+    def elsewhere(self, fd: int, reason: str, layer: int, expert: int) -> Sequence[tuple[int, int]] | None:
+        """See `ExpertSource`: there is one place only."""
+        return None
 
     def path(self, fd: int) -> Path:
         """See `ExpertSource`."""
