@@ -63,6 +63,24 @@ def test_otherwise_both_ways_are_measured_within_the_time_allowed(stored: Expert
     assert "MB/s past it" in access.reason
 
 
+@pytest.mark.parametrize(("patience_s", "rounds"), [(0.0, 2), (1e9, 4)])
+def test_a_slow_disk_is_asked_once_each_way(
+    stored: ExpertFile, monkeypatch: pytest.MonkeyPatch, patience_s: float, rounds: int
+) -> None:
+    asked: list[bool] = []
+
+    def run(_source: StoredExperts, _places: object, *, past: bool) -> tuple[int, float]:
+        asked.append(past)
+        return 1000, 0.5
+
+    monkeypatch.setattr(probing, "_run", run)
+    monkeypatch.setattr(probing, "PATIENCE_S", patience_s)
+    measured = probe_reads(stored.layout())
+    assert measured is not None
+    assert measured.direct_bytes_per_s == measured.cached_bytes_per_s == 2000
+    assert asked == [False, True, False, True][:rounds]
+
+
 def test_a_repacked_layout_is_measured_in_whole_records(tmp_path: Path) -> None:
     model = testing.write_tiny_model(tmp_path / "model")
     repack_checkpoint(model)
