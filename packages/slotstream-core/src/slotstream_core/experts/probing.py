@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import random
@@ -70,12 +71,14 @@ def choose_access(layout: ExpertLayout, *, available_bytes: int, switch: AccessS
         return ReadAccess(direct=False, reason="as asked")
     if switch == "direct":
         refused = refuses_direct(layout)
-        return ReadAccess(direct=not refused, reason="the file system has no reads past it" if refused else "as asked")
+        return ReadAccess(
+            direct=not refused, reason="the file system has no usable reads past it" if refused else "as asked"
+        )
     if not prefers_direct(layout, available_bytes=available_bytes):
         return ReadAccess(direct=False, reason="memory can hold them all")
     probe = probe_reads(layout)
     if probe is None:
-        return ReadAccess(direct=False, reason="the file system has no reads past it")
+        return ReadAccess(direct=False, reason="the file system has no usable reads past it")
     share = max(0, available_bytes) / (layout.record_count * layout.record_bytes)
     direct = favours_direct(probe, cached_share=share)
     rates = f"{probe.direct_bytes_per_s / 1e6:,.0f} MB/s past it, {probe.cached_bytes_per_s / 1e6:,.0f} through it"
@@ -136,13 +139,13 @@ class _Read:
 
 
 def _reads(cached: StoredExperts, direct: StoredExperts, seed: int) -> Iterator[_Read]:
-    """Yield the reads of every record once, in random order; both ways take from the same iterator, so none twice."""
+    """Yield the reads of every record in random order, again and again; both ways take from the same iterator."""
     layout = cached.layout
     order = random.Random(seed)
     records = list(range(layout.record_count))
     order.shuffle(records)
     whole = layout.record_bytes if layout.repacked else 0
-    for record in records:
+    for record in itertools.cycle(records):
         layer, expert = divmod(record, layout.expert_count)
         pairs = zip(cached.locate(layer, expert), direct.locate(layer, expert), strict=True)
         for kind, ((mine, offset), (theirs, _)) in zip(layout.kinds, pairs, strict=True):
