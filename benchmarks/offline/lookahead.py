@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.demo import demo_directory
-from benchmarks.offline.distance import wide_checkpoint
+from benchmarks.offline.wide_budget import wide_checkpoint
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.corrections import Correction, read_correction

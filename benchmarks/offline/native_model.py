@@ -2,9 +2,10 @@
 
 Two processes hold the demo model with every expert in memory, one with the compiled layers and one with MLX's
 (`SLOTSTREAM_NATIVE=0`), and take turns, so that a busy neighbour slows both. With `--wide` a synthetic checkpoint with
-the published widths is decoded twice: with every expert in slots, which gives the time of the computation alone, and
-streamed through a share of them. The bound of a token is the larger of that time and its missed bytes over the
-bandwidth that the pool's own requests reach when nothing is computed.
+the published widths is decoded three times: with every expert in slots, which gives the time of the computation alone,
+and streamed through a share of them from past the page cache, without reading ahead and with it. The bound of a token
+is the larger of that time and its missed bytes over the bandwidth that the pool's own requests reach when nothing is
+computed.
 """
 
 from __future__ import annotations
@@ -55,26 +56,32 @@ with Checkpoint.open(directory) as checkpoint:
 
 WIDE_CHILD = """
 import json, sys, time
+from dataclasses import replace
 from pathlib import Path
 import slotstream_core
 import numpy as np
-from slotstream_core.loading import load_model
+from slotstream_core.backend import Backend
+from slotstream_core.loading import load_model, plan_here
 from slotstream_planner import PlanRequest
-directory, pool_gb, tokens = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-with load_model(directory, request=PlanRequest(pool_gb=pool_gb, max_context=4096)) as loaded:
+directory, pool_gb, tokens, lookahead = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+request = PlanRequest(pool_gb=pool_gb, max_context=4096, lookahead=lookahead, prefix_cache="off")
+plan = plan_here(directory, Backend.detect(), request)
+plan = replace(plan, machine=replace(plan.machine, available_bytes=0))
+with load_model(directory, plan) as loaded:
     pool, layout = loaded.experts.pool, loaded.experts.layout
     everything = pool.slot_count >= layout.record_count
     if everything:
         loaded.experts.load_all()
     state = loaded.model.new_state()
     draw = np.random.default_rng(0)
-    for token in draw.integers(300, 30_000, 4):
-        np.array(loaded.model.forward([token], state).logits)
-    before = pool.stats.bytes_read
+    for token in draw.integers(300, 30_000, 8):
+        np.array(loaded.model.forward([int(token)], state, decode=True).logits)
+    before, processor = pool.stats, time.process_time()
     started = time.perf_counter()
     for token in draw.integers(300, 30_000, tokens):
-        np.array(loaded.model.forward([token], state).logits)
-    seconds, missed = time.perf_counter() - started, pool.stats.bytes_read - before
+        np.array(loaded.model.forward([int(token)], state, decode=True).logits)
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    done = pool.stats.since(before)
     bandwidth = 0.0
     if not everything:
         before, started = pool.stats.bytes_read, time.perf_counter()
@@ -84,8 +91,8 @@ with load_model(directory, request=PlanRequest(pool_gb=pool_gb, max_context=4096
             lease.wait()
             lease.release()
         bandwidth = (pool.stats.bytes_read - before) / (time.perf_counter() - started)
-    print(json.dumps({"token_s": seconds / tokens, "missed_bytes_per_token": missed / tokens,
-                      "bandwidth_bytes_per_s": bandwidth, "slots": pool.slot_count}))
+    print(json.dumps({"token_s": seconds / tokens, "processor_s": processor / tokens, "wait_s": done.wait_s / tokens,
+                      "read_bytes": done.bytes_read / tokens, "bandwidth_bytes_per_s": bandwidth}))
 """
 
 
@@ -95,13 +102,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=40)
     parser.add_argument("--wide", action="store_true", help="also decode a wide checkpoint (6 GB of disk and memory)")
+    parser.add_argument("--layers", type=int, default=4, help="of the wide checkpoint, 1.5 GB each")
     parser.add_argument("--share", type=float, default=0.25, help="of the wide model's experts, in slots")
     parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     values = measure_demo(options.rounds, options.tokens)
     if options.wide:
-        values |= measure_wide(options.share, options.tokens, options.directory)
+        values |= measure_wide(options.layers, options.share, options.tokens, options.directory)
     rows = [(name, f"{value:,.3f}" if value < 100 else f"{value:,.0f}") for name, value in values.items()]
     report(
         BenchmarkResult(
@@ -130,27 +138,42 @@ def measure_demo(rounds: int, tokens: int) -> dict[str, float]:
     return values
 
 
-def measure_wide(share: float, tokens: int, folder: Path | None) -> dict[str, float]:
-    """Decode the wide checkpoint with every expert in slots and with a share of them."""
+def measure_wide(layers: int, share: float, tokens: int, folder: Path | None) -> dict[str, float]:
+    """Decode the wide checkpoint with every expert in slots and with a share of them, read past the page cache.
+
+    The latter without reading ahead and with it; the bound is made of what is missed without.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         model = Path(temporary) / "wide"
-        write_synthetic(model, widths(4), 0, bits=4)
-        geometry_gb = 4 * 512 * 3.1e6 / 1e9
-        whole, streamed = (_decode_wide(model, geometry_gb * part, tokens) for part in (1.0, share))
-    reading_s = streamed["missed_bytes_per_token"] / streamed["bandwidth_bytes_per_s"]
-    bound_s = max(whole["token_s"], reading_s)
-    return {
+        write_synthetic(model, widths(layers), 0, bits=4)
+        geometry_gb = layers * 512 * 3.1e6 / 1e9
+        whole = _decode_wide(model, geometry_gb, tokens, "off")
+        streamed = {mode: _decode_wide(model, geometry_gb * share, tokens, mode) for mode in ("off", "on")}
+    alone = streamed["off"]
+    bound_s = max(whole["token_s"], alone["read_bytes"] / alone["bandwidth_bytes_per_s"])
+    values = {
+        "wide_share": share,
+        "wide_layers": layers,
         "wide_compute_s": whole["token_s"],
-        "wide_streamed_s": streamed["token_s"],
-        "wide_missed_bytes_per_token": streamed["missed_bytes_per_token"],
-        "wide_bandwidth_bytes_per_s": streamed["bandwidth_bytes_per_s"],
+        "wide_compute_processor_s": whole["processor_s"],
+        "wide_missed_bytes_per_token": alone["read_bytes"],
+        "wide_bandwidth_bytes_per_s": alone["bandwidth_bytes_per_s"],
         "wide_bound_s": bound_s,
-        "wide_share_of_bound": bound_s / streamed["token_s"],
     }
+    for mode, found in streamed.items():
+        label = "wide_streamed" if mode == "off" else "wide_ahead"
+        values |= {
+            f"{label}_s": found["token_s"],
+            f"{label}_wait_s": found["wait_s"],
+            f"{label}_processor_s": found["processor_s"],
+            f"{label}_read_bytes_per_token": found["read_bytes"],
+            f"{label}_share_of_bound": bound_s / found["token_s"],
+        }
+    return values
 
 
-def _decode_wide(model: Path, pool_gb: float, tokens: int) -> dict[str, float]:
-    command = [sys.executable, "-c", WIDE_CHILD, str(model), str(pool_gb), str(tokens)]
+def _decode_wide(model: Path, pool_gb: float, tokens: int, lookahead: str) -> dict[str, float]:
+    command = [sys.executable, "-c", WIDE_CHILD, str(model), str(pool_gb), str(tokens), lookahead]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found

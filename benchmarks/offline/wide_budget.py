@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,14 @@ def main() -> None:
         table=format_table(("value", "measured"), rows),
         record=options.record,
     )
+
+
+def wide_checkpoint(opened: ExitStack, layers: int, parent: Path | None) -> Path:
+    """Write a checkpoint of the published widths, with a tokenizer, that goes when `opened` closes."""
+    directory = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=parent))) / "wide"
+    write_synthetic(directory, widths(layers), 0, bits=4)
+    write_tokenizer(directory)
+    return directory
 
 
 def widths(layers: int) -> dict[str, Any]:
