@@ -129,7 +129,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's benchmark program, built for this machine")
     parser.add_argument("--mlx-lm", type=Path, help="a Python in whose environment mlx-lm is installed")
-    parser.add_argument("--layers", type=int, default=4, help="of every model")
+    parser.add_argument("--layers", type=int, default=4, help="of every model, at least 2")
     parser.add_argument("--tokens", type=int, default=16, help="of each of the two series")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.125, 0.25, 0.5, 1.0], help="of the experts")
