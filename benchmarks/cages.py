@@ -78,7 +78,12 @@ class MemoryCage:
         started = time.perf_counter()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             process = subprocess.Popen(enter, stdout=out, stderr=err, env=dict(environment))
-            status, usage = _wait(process, timeout_s)
+            try:
+                status, usage = _wait(process, timeout_s)
+            except BaseException:  # an interrupt too leaves nobody in the group
+                process.kill()
+                process.wait()
+                raise
             wall_s = time.perf_counter() - started
             out.seek(0)
             err.seek(0)
@@ -164,7 +169,5 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, reso
             process.returncode = os.waitstatus_to_exitcode(status)
             return process.returncode, usage
         if time.monotonic() > deadline:
-            process.kill()
-            process.wait()
             raise subprocess.TimeoutExpired(process.args, timeout_s)
         time.sleep(0.02)

@@ -224,6 +224,8 @@ def compete(cage: MemoryCage, contestants: Sequence[Contestant], limit_bytes: in
             if done.status and not done.killed:
                 raise SystemExit(f"{contestant.name} ended with status {done.status}:\n{done.complaint}")
             contestant.runs.append(done)
+            said = "killed" if done.killed else f"{decode_s(done):.2f} s"
+            print(f"{limit_bytes / 1e9:.2f} GB, round {number + 1}, {contestant.name}: {said}", file=sys.stderr)
 
 
 def decode_s(run: Caged) -> float:
