@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from slotstream_core.backend import CUDA_GATHERING, Gathering
+from slotstream_core.backend import CUDA_GATHERING, Backend, Gathering
 from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.experts.stacks import DenseStack, ExpertArrays, QuantizedStack, Stack
 from slotstream_core.experts.sweeping import SweepOptions
@@ -22,6 +22,7 @@ LAYERS, EXPERTS, TOP = 4, 16, 4
 PROMPT = [(7 * i * i + 3 * i + 5) % 256 for i in range(300)]
 HIDDEN, INNER, PLACES = 64, 64, 12
 NEVER = 1 << 30
+FEW = CUDA_GATHERING.few_at_once if Backend.detect().kind == "cuda" else 3  # where a device's kernels really change
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,17 @@ def unquantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def limits(*, places: int, dense_rows: int = NEVER, few_pairs: int = 8) -> Gathering:
-    return Gathering(few_at_once=3, few_pairs=few_pairs, counted_weights=places * HIDDEN * INNER, dense_rows=dense_rows)
+    return Gathering(
+        few_at_once=FEW,
+        few_pairs=few_pairs,
+        counted_weights=places * HIDDEN * INNER,
+        dense_rows=dense_rows,
+        dense_mean_rows=0,
+    )
+
+
+def products_within(gathering: Gathering) -> LimitedProducts:
+    return LimitedProducts(gathering, expert_count=PLACES)
 
 
 def stacks(kind: str) -> ExpertArrays:
@@ -79,7 +90,7 @@ def test_every_way_through_the_experts_gives_their_outputs(kind: str, places: in
     arrays = stacks(kind)
     x, slots = routed(rows)
     expected = np.array(compute_experts(arrays, x[:, None, None, :], slots)[:, :, 0])
-    products = LimitedProducts(limits(places=places, dense_rows=dense_rows))
+    products = products_within(limits(places=places, dense_rows=dense_rows))
     together = np.array(products.compute(arrays, x, slots))
     assert np.abs(together - expected).max() < 5e-5
     assert np.abs(expected).max() > 0.1
@@ -91,9 +102,9 @@ def test_outputs_do_not_depend_on_where_experts_lie_or_on_how_they_are_grouped(r
     arrays = stacks("quantized")
     x, slots = routed(rows)
     chosen, pair_rows = np.array(slots).reshape(-1), np.repeat(np.arange(rows), 3)
-    whole = np.array(LimitedProducts(limits(places=PLACES, dense_rows=dense_rows)).compute(arrays, x, slots))
+    whole = np.array(products_within(limits(places=PLACES, dense_rows=dense_rows)).compute(arrays, x, slots))
     for places in (PLACES, 6, 4):
-        products = LimitedProducts(limits(places=places, dense_rows=dense_rows))
+        products = products_within(limits(places=places, dense_rows=dense_rows))
         assert np.array_equal(np.array(products.compute(arrays, x, slots)), whole)
         for group in (range(0, PLACES, 2), range(1, PLACES, 2)):
             pairs = np.flatnonzero(np.isin(chosen, group))
@@ -105,16 +116,16 @@ def test_no_call_of_many_pairs_is_given_more_places_than_its_kernel_counts(monke
     arrays = stacks("quantized")
     with watched_calls(monkeypatch) as calls:
         for rows in (1, 2, 3, 40):
-            mx.eval(LimitedProducts(limits(places=5, dense_rows=9)).compute(arrays, *routed(rows)))
-    few = [places for pairs, places in calls if pairs <= 3]
-    many = [places for pairs, places in calls if pairs > 3]
+            mx.eval(products_within(limits(places=5, dense_rows=9)).compute(arrays, *routed(rows)))
+    few = [places for pairs, places in calls if pairs <= FEW]
+    many = [places for pairs, places in calls if pairs > FEW]
     assert set(few) == {PLACES}
     assert many
     assert max(many) == 5
 
 
 def test_only_passes_of_many_pairs_wait_for_the_routing() -> None:
-    arrays, products = stacks("quantized"), LimitedProducts(limits(places=5, dense_rows=1))
+    arrays, products = stacks("quantized"), products_within(limits(places=5, dense_rows=1))
 
     def traced(x: mx.array, slots: mx.array) -> mx.array:
         return products.compute(arrays, x, slots)
@@ -124,21 +135,33 @@ def test_only_passes_of_many_pairs_wait_for_the_routing() -> None:
         mx.compile(traced)(*routed(3))
 
 
+def test_experts_are_unpacked_only_in_passes_of_enough_rows_an_expert(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = stacks("quantized")
+    gathering = replace(limits(places=PLACES, dense_rows=1), dense_mean_rows=10)
+    products = products_within(gathering)
+    gathered = {}
+    for rows in (39, 40):  # 9.75 and 10 rows an expert
+        with watched_calls(monkeypatch) as calls:
+            mx.eval(products.compute(arrays, *routed(rows)))
+        gathered[rows] = sum(pairs for pairs, _ in calls)
+    assert gathered == {39: 39 * 3, 40: 0}
+
+
 @pytest.mark.parametrize(("kind", "dense_rows"), [("quantized", NEVER), ("quantized", 24), ("unquantized", 24)])
 def test_streaming_equals_residence_bit_for_bit_with_pools_of_one_two_and_three_parts(
     kind: str, dense_rows: int, request: pytest.FixtureRequest
 ) -> None:
     directory = request.getfixturevalue(kind)
     lengths = (256, 40, 1, 2, 1)
-    whole = Gathering(few_at_once=7, few_pairs=12, counted_weights=NEVER, dense_rows=dense_rows)
+    whole = Gathering(few_at_once=7, few_pairs=12, counted_weights=NEVER, dense_rows=dense_rows, dense_mean_rows=8)
     with open_model(directory, backend=limited_backend(whole)) as model:
         expected = run_passes(model, PROMPT, lengths, model.new_state())
-        weights = NEVER // LimitedProducts(whole).part_places(model._experts.arrays(0))
+        weights = NEVER // products_within(whole).part_places(model._experts.arrays(0))
     for parts, slots, sweeps in ((2, 13, False), (3, 40, True), (3, LAYERS * EXPERTS, True)):
         limited = limited_backend(replace(whole, counted_weights=weights * -(-slots // parts)))
         with open_model(directory, slots=slots, sweeping=SweepOptions(enabled=sweeps), backend=limited) as model:
             assert (
-                -(-slots // LimitedProducts(limited.gathering or whole).part_places(model._experts.arrays(0))) == parts
+                -(-slots // products_within(limited.gathering or whole).part_places(model._experts.arrays(0))) == parts
             )
             for temperature in ("cold", "warm") if sweeps and slots < LAYERS * EXPERTS else ("cold",):
                 logits = run_passes(model, PROMPT, lengths, model.new_state())
@@ -162,4 +185,4 @@ def test_of_the_published_experts_cuda_tells_2621_apart() -> None:
         return QuantizedStack(weight=weight, scales=scales, biases=scales, bits=4, group_size=64)
 
     arrays = ExpertArrays(gate=stack(640, 2560), up=stack(640, 2560), down=stack(2560, 640))
-    assert LimitedProducts(CUDA_GATHERING).part_places(arrays) == 2621
+    assert products_within(CUDA_GATHERING).part_places(arrays) == 2621

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.persistence import directory as directory_module
 from slotstream_core.persistence.container import read_container, write_container
 from slotstream_core.persistence.directory import PersistentOptions, PrefixDirectory
+from slotstream_core.persistence.identity import build_name
 from slotstream_core.persistence.scanning import scan_directory
 from slotstream_core.testing import write_tiny_model
 from slotstream_core.text.messages import ChatMessage
@@ -377,6 +379,16 @@ def test_impossible_numbers_in_a_header_are_damage_not_a_crash(tmp_path: Path, c
     kept = opened(tmp_path)
     assert (numbers(kept), kept.removed["damaged"]) == ([], 1)
     kept.close()
+
+
+def test_code_that_is_not_installed_has_a_name_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed = build_name()
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("slotstream_core.persistence.identity.version", missing)
+    assert build_name() == "slotstream-core, not installed" != installed
 
 
 def test_rows_that_a_segment_does_not_have_are_damage(tmp_path: Path) -> None:

@@ -35,17 +35,20 @@ class Gathering:
         few_at_once: Most pairs of a row and an expert in one call that its kernel for few takes. It rounds differently.
         few_pairs: Passes of at most so many pairs go through that kernel, in several calls.
         counted_weights: How many weights of one array its kernel for many pairs tells apart.
-        dense_rows: Rows of a pass from which an expert's weights are unpacked for an ordinary matrix product.
+        dense_rows: Rows of a pass from which an expert's weights are unpacked for an ordinary matrix product,
+        dense_mean_rows: in passes of so many rows an expert of the layer on average; in others none is unpacked.
     """
 
     few_at_once: int
     few_pairs: int
     counted_weights: int
     dense_rows: int
+    dense_mean_rows: int
 
 
-CUDA_GATHERING = Gathering(few_at_once=7, few_pairs=42, counted_weights=2**32 - 1, dense_rows=12)
-"""Of MLX 0.32.4. It counts weights in 32 bits, without a word when there are more: other experts' are taken then."""
+CUDA_GATHERING = Gathering(few_at_once=7, few_pairs=14, counted_weights=2**32 - 1, dense_rows=8, dense_mean_rows=16)
+"""Of MLX 0.32.4, which counts weights in 32 bits and takes other experts' where there are more, without a word. What
+serves which pass is where an H200 was as fast either way (docs/log.md): 10 pairs, and about 800 rows of a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 import hashlib
 import platform
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +14,11 @@ EDGE_BYTES: Final = 4 * 2**20
 
 
 def build_name() -> str:
-    """Return what to call this build in a listing."""
-    return f"slotstream-core {version('slotstream-core')}"
+    """Return what to call this build in a listing; code that runs without being installed has no version."""
+    try:
+        return f"slotstream-core {version('slotstream-core')}"
+    except PackageNotFoundError:
+        return "slotstream-core, not installed"
 
 
 def code_digest() -> str:

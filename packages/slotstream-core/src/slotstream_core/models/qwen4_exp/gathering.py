@@ -58,23 +58,30 @@ def _gathered(stack: Stack, x: mx.array, slots: mx.array) -> mx.array:
 
 
 class LimitedProducts:
-    """The products of one layer's pairs within the limits of a backend."""
+    """The products of one layer's pairs within the limits of a backend.
 
-    def __init__(self, gathering: Gathering) -> None:
+    Args:
+        gathering: The limits.
+        expert_count: Experts of the layer that a row chooses from.
+    """
+
+    def __init__(self, gathering: Gathering, *, expert_count: int) -> None:
         self._limits = gathering
+        self._expert_count = expert_count
 
     def compute(self, arrays: ExpertArrays, x: mx.array, slots: mx.array) -> mx.array:
         """Outputs [T, k, hidden] of the experts in ``slots`` [T, k] for ``x`` [T, hidden], the rows of a whole pass.
 
-        Waits for the slots when many pairs may meet in one expert, or when places must be counted in parts.
+        Waits for the slots of a pass that unpacks experts, and when places must be counted in parts.
         """
-        rows = np.repeat(np.arange(x.shape[0]), slots.shape[1])
+        top = slots.shape[1]
+        rows = np.repeat(np.arange(x.shape[0]), top)
         if slots.size <= self._limits.few_pairs:
             outputs = self._few(arrays, x[mx.array(rows.astype(np.int32))], slots.reshape(-1))
-        elif x.shape[0] < self._limits.dense_rows and _places(arrays.gate) <= self.part_places(arrays):
+        elif not self._unpacks(x.shape[0], top) and _places(arrays.gate) <= self.part_places(arrays):
             return compute_experts(arrays, x[:, None, None, :], slots)[:, :, 0]
         else:
-            outputs = self._many(arrays, x, rows, np.array(slots).reshape(-1))
+            outputs = self._many(arrays, x, rows, np.array(slots).reshape(-1), top)
         return outputs.reshape(*slots.shape, -1)
 
     def compute_pairs(self, arrays: ExpertArrays, x: mx.array, rows: Indices, slots: Indices, top: int) -> mx.array:
@@ -89,12 +96,17 @@ class LimitedProducts:
         """
         if x.shape[0] * top <= self._limits.few_pairs:
             return self._few(arrays, x[mx.array(rows.astype(np.int32))], mx.array(slots.astype(np.int32)))
-        return self._many(arrays, x, rows, slots)
+        return self._many(arrays, x, rows, slots, top)
 
     def part_places(self, arrays: ExpertArrays) -> int:
         """How many consecutive places the kernel for many pairs tells apart."""
         stacks = (arrays.gate, arrays.up, arrays.down)
         return max(1, self._limits.counted_weights // max(_weights(stack) for stack in stacks))
+
+    def _unpacks(self, rows: int, top: int) -> bool:
+        """Whether experts that enough of a pass's rows chose are unpacked for it."""
+        limits = self._limits
+        return rows >= limits.dense_rows and rows * top >= limits.dense_mean_rows * self._expert_count
 
     def _few(self, arrays: ExpertArrays, pairs: mx.array, slots: mx.array) -> mx.array:
         """Outputs [pairs, hidden] in calls of so few pairs that MLX takes its kernel for few."""
@@ -106,18 +118,18 @@ class LimitedProducts:
         ]
         return outputs[0] if calls == 1 else mx.concatenate(outputs)
 
-    def _many(self, arrays: ExpertArrays, x: mx.array, rows: Indices, slots: Indices) -> mx.array:
-        counts = np.bincount(slots)[slots]
-        order = np.argsort(slots, kind="stable")
-        dense = counts[order] >= self._limits.dense_rows
+    def _many(self, arrays: ExpertArrays, x: mx.array, rows: Indices, slots: Indices, top: int) -> mx.array:
+        dense = np.zeros(len(slots), np.bool_)
+        if self._unpacks(x.shape[0], top):
+            dense = np.bincount(slots)[slots] >= self._limits.dense_rows
         outputs: list[mx.array] = []
         found = np.empty(len(slots), np.int32)  # where in the concatenated outputs each pair's is
         start = 0
-        for part in self._parts(arrays, slots, order[~dense]):
+        for part in self._parts(arrays, slots, np.flatnonzero(~dense)):
             outputs.append(self._padded(arrays, x, rows[part.pairs], slots[part.pairs] - part.first, part))
             found[part.pairs] = start + np.arange(len(part.pairs))
             start += len(part.pairs)
-        for batch in _dense_batches(slots, order[dense]):
+        for batch in _dense_batches(slots, _by_slot(slots, np.flatnonzero(dense))):
             outputs.append(_dense_outputs(arrays, x, rows, batch))
             found[batch.pairs] = start + batch.positions
             start += batch.rows * len(batch.slots)
@@ -125,7 +137,7 @@ class LimitedProducts:
         return together[mx.array(found)]
 
     def _parts(self, arrays: ExpertArrays, slots: Indices, pairs: Indices) -> Iterator[_Part]:
-        """The pairs, which are sorted by slot, by the part of the places that their experts lie in."""
+        """The pairs by the part of the places that their experts lie in; their order stays, which is the fastest."""
         size = self.part_places(arrays)
         parts = slots[pairs] // size
         for number in np.unique(parts):
@@ -164,6 +176,10 @@ class _DenseBatch:
     rows: int
     pairs: Indices
     positions: Indices
+
+
+def _by_slot(slots: Indices, pairs: Indices) -> Indices:
+    return pairs[np.argsort(slots[pairs], kind="stable")]
 
 
 def _dense_batches(slots: Indices, pairs: Indices) -> Iterator[_DenseBatch]:

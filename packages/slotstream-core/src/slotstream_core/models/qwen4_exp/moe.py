@@ -120,7 +120,9 @@ class ExpertLayer:
         self._layer = layer
         self._experts = experts
         self._host = weights.host
-        self._limited = None if weights.gathering is None else LimitedProducts(weights.gathering)
+        self._limited = (
+            None if weights.gathering is None else LimitedProducts(weights.gathering, expert_count=config.num_experts)
+        )
         self._top = config.num_experts_per_tok
         self._expert_count = config.num_experts
         self._normalise = config.norm_topk_prob
