@@ -77,7 +77,6 @@ def open_builds(
 ) -> list[Build]:
     """Open one checkpoint once a build; a share of None stands for plain arrays."""
     backend = Backend.detect()
-    lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
     memory = slot_memory(backend)
     builds = []
     for share in shares:
@@ -85,6 +84,7 @@ def open_builds(
         modules = trunk_modules(checkpoint.config.num_hidden_layers)
         layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
         source = opened.enter_context(StoredExperts(layout, direct=direct))
+        lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1, source=source, memory=memory)
         experts: ResidentExperts | StreamedExperts
         if share is None:
             experts = ResidentExperts(source, lane_count=lanes, memory=memory)

@@ -216,6 +216,12 @@ static void settle(const ss_plan *plan, ss_piece *piece, const char *stored) {
     piece->outcome = !checked || is_finite(stored, kind) ? SS_ARRIVED : SS_NOT_FINITE;
 }
 
+/* Bytes of the whole blocks around a segment. */
+static int64_t blocks_of(const ss_segment *segment, const ss_lane_settings *settings) {
+    int64_t needed = segment->offset % settings->alignment + segment->bytes;
+    return (needed + settings->alignment - 1) / settings->alignment * settings->alignment;
+}
+
 /* Read pieces into their slots, or into scratch those that change on the way. */
 static int read_in_place(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
     struct iovec parts[PIECES_PER_READ];
@@ -238,9 +244,9 @@ static int read_in_place(ss_plan *plan, ss_segment *segment, const ss_lane_setti
     return 0;
 }
 
-/* Hand the pieces of a segment in scratch to the device, which has them when this returns 0. */
-static int32_t copy_all(const ss_plan *plan, const ss_segment *segment, const ss_lane_settings *settings,
-                        const char *stored, ss_stream *stream) {
+/* Begin to copy the pieces of a segment in scratch to the device. */
+static int32_t begin_copies(const ss_plan *plan, const ss_segment *segment, const ss_lane_settings *settings,
+                            const char *stored, ss_stream *stream) {
     int32_t code = stream->made ? 0 : settings->stream(&stream->handle, STREAM_NON_BLOCKING);
     stream->made = !code;
     for (int32_t i = 0; i < segment->count && !code; i++) {
@@ -249,52 +255,91 @@ static int32_t copy_all(const ss_plan *plan, const ss_segment *segment, const ss
         code = settings->copy(place_of(plan, piece), stored, (size_t)bytes, COPY_DEFAULT, stream->handle);
         stored += bytes;
     }
-    int32_t finished = stream->made ? settings->finish(stream->handle) : 0;
-    return code ? code : finished;
+    return code;
 }
 
-/* Read whole blocks around the segment into scratch, then take the pieces from there. */
-static int read_by_scratch(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch,
+static void not_copied(ss_plan *plan, ss_segment *segment, int32_t code) {
+    segment->error = code;
+    for (int32_t i = 0; i < segment->count; i++) plan->pieces[segment->first + i].outcome = SS_NOT_COPIED;
+}
+
+/* Wait for the copies begun from scratch, which may be written again then. What segments from `first` to before `last`
+ * seemed to come to holds only if they succeeded. */
+static void finish_copies(ss_plan *plan, int32_t first, int32_t last, const ss_lane_settings *settings,
+                          ss_stream *stream) {
+    int32_t code = stream->made ? settings->finish(stream->handle) : 0;
+    for (int32_t s = first; s < last && code; s++) {
+        int32_t outcome = plan->pieces[plan->segments[s].first].outcome;
+        if (outcome == SS_ARRIVED || outcome == SS_NOT_FINITE) not_copied(plan, &plan->segments[s], code);
+    }
+}
+
+/* Read whole blocks around a segment into scratch; returns where the segment begins there, null when it did not come. */
+static char *read_blocks(ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
+    int64_t before = segment->offset % settings->alignment;
+    struct iovec part = {scratch, (size_t)blocks_of(segment, settings)};
+    return fill(segment, settings, &part, 1, segment->offset - before, before + segment->bytes) ? NULL : scratch + before;
+}
+
+static int read_by_scratch(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
+    const char *stored = read_blocks(segment, settings, scratch);
+    for (int32_t i = 0; stored && i < segment->count; i++) {
+        ss_piece *piece = &plan->pieces[segment->first + i];
+        settle(plan, piece, stored);
+        stored += plan->kinds[piece->kind].disk_bytes;
+    }
+    return stored ? 0 : -1;
+}
+
+/* Read a segment into scratch and begin to copy it from there. */
+static int read_for_device(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch,
                            ss_stream *stream) {
-    int64_t before = segment->offset % settings->alignment, needed = before + segment->bytes;
-    int64_t blocks = (needed + settings->alignment - 1) / settings->alignment * settings->alignment;
-    struct iovec part = {scratch, (size_t)blocks};
-    if (fill(segment, settings, &part, 1, segment->offset - before, needed)) return -1;
-    const char *stored = scratch + before;
-    int32_t code = settings->copy ? copy_all(plan, segment, settings, stored, stream) : 0;
+    const char *stored = read_blocks(segment, settings, scratch);
+    if (!stored) return -1;
+    int32_t code = begin_copies(plan, segment, settings, stored, stream);
     for (int32_t i = 0; i < segment->count; i++) {
         ss_piece *piece = &plan->pieces[segment->first + i];
-        const ss_piece_kind *kind = &plan->kinds[piece->kind];
-        if (!settings->copy) {
-            settle(plan, piece, stored);
-        } else if (code) {
-            piece->outcome = SS_NOT_COPIED;
-            segment->error = code;
-        } else {
-            int fine = !plan->targets[piece->record].check || is_finite(stored, kind);
-            piece->outcome = fine ? SS_ARRIVED : SS_NOT_FINITE;
-        }
-        stored += kind->disk_bytes;
+        int fine = !plan->targets[piece->record].check || is_finite(stored, &plan->kinds[piece->kind]);
+        piece->outcome = fine ? SS_ARRIVED : SS_NOT_FINITE;
+        stored += plan->kinds[piece->kind].disk_bytes;
     }
+    if (code) not_copied(plan, segment, code);
     return 0;
+}
+
+/* Of either set of lanes. */
+static int64_t scratch_room(const ss_lane_settings *settings) {
+    int64_t room = settings->scratch_bytes, ahead = settings->ahead_scratch_bytes;
+    return settings->ahead_lanes && ahead < room ? ahead : room;
 }
 
 void ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *settings, char *scratch, ss_stream *stream,
                   const atomic_int *stopped, ss_job_result *result) {
-    const ss_job *job = &plan->jobs[number];
-    for (int32_t s = 0; s < job->count; s++) {
-        ss_segment *segment = &plan->segments[job->first + s];
-        if (!atomic_load_explicit(stopped, memory_order_relaxed)) {
-            int failed = settings->alignment > 1 || settings->copy
-                             ? read_by_scratch(plan, segment, settings, scratch, stream)
-                             : read_in_place(plan, segment, settings, scratch);
-            for (int32_t i = 0; failed && i < segment->count; i++)
-                plan->pieces[segment->first + i].outcome = SS_NOT_READ;
-            if (!failed) result->bytes += segment->bytes;
+    int32_t first = plan->jobs[number].first, end = first + plan->jobs[number].count, copying = first;
+    int64_t used = 0; /* of scratch, by copies under way */
+    for (int32_t s = first; s < end && !atomic_load_explicit(stopped, memory_order_relaxed); s++) {
+        ss_segment *segment = &plan->segments[s];
+        int failed;
+        if (settings->copy) {
+            int64_t blocks = blocks_of(segment, settings);
+            if (used && used + blocks > scratch_room(settings)) {
+                finish_copies(plan, copying, s, settings, stream);
+                copying = s, used = 0;
+            }
+            failed = read_for_device(plan, segment, settings, scratch + used, stream);
+            used += blocks;
+        } else {
+            failed = settings->alignment > 1 ? read_by_scratch(plan, segment, settings, scratch)
+                                             : read_in_place(plan, segment, settings, scratch);
         }
-        for (int32_t i = 0; i < segment->count; i++)
-            result->failures += plan->pieces[segment->first + i].outcome != SS_ARRIVED;
+        for (int32_t i = 0; failed && i < segment->count; i++)
+            plan->pieces[segment->first + i].outcome = SS_NOT_READ;
+        if (!failed) result->bytes += segment->bytes;
     }
+    if (settings->copy) finish_copies(plan, copying, end, settings, stream);
+    for (int32_t s = first; s < end; s++)
+        for (int32_t i = 0; i < plan->segments[s].count; i++)
+            result->failures += plan->pieces[plan->segments[s].first + i].outcome != SS_ARRIVED;
 }
 
 int32_t ss_plan_cancel(ss_plan *plan, int64_t number) {

@@ -139,7 +139,6 @@ def load_model(
             memory_plan = plan_here(directory, backend, wanted)
         memory = slot_memory(backend)
         reads_ahead = memory_plan.lookahead and options.lookahead == "plan"
-        lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
         modules = trunk_modules(checkpoint.config.num_hidden_layers)
         stacked = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
         _check_plan(memory_plan, stacked)
@@ -153,6 +152,7 @@ def load_model(
             resources=resources,
         )
         logger.info("%s", reading.describe())
+        lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1, source=source, memory=memory)
         experts = resources.enter_context(
             StreamedExperts(
                 reading.source,

@@ -24,12 +24,13 @@ from slotstream_core.experts.compiled import CLOSE_WAIT_S, CompiledBatch, Compil
 from slotstream_core.experts.slot_memory import Bytes, HostMemory, SlotMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
-from slotstream_core.native.lanes import lane_library
+from slotstream_core.native.lanes import LaneLibrary, lane_library
 
 LANES_VARIABLE = "SLOTSTREAM_IO_QUEUE_DEPTH"
 LANES_MAX = 128
 DEMAND_LANES = 32
 AHEAD_LANES = 16
+COPYING_LANES = 4
 JOB_BYTES = 1 << 18
 PIECES_PER_READ = 256  # well under the kernel's limit of 1,024 buffers a call
 PAGE_BYTES = 1 << 14  # a multiple of every page size in use
@@ -96,10 +97,8 @@ class ExpertReader:
         ]
 
     def _open_compiled(self, native: bool | None) -> CompiledLanes | None:
-        if native is False or self.source.native_read is None:
-            return None
-        library = lane_library({} if native else os.environ)
-        if library is None or not can_read(self.source.layout, self.memory):
+        library = None if native is False else _usable_library(self.source, self.memory, {} if native else os.environ)
+        if library is None:
             return None
         scratch = _scratch(self.memory, self.lane_count + 1, self._scratch_bytes)
         ahead_scratch = _scratch(self.memory, self.ahead_lane_count, self.ahead_scratch_bytes)
@@ -193,6 +192,18 @@ class ExpertReader:
             lane.join(max(0.0, deadline - time.monotonic()))
 
 
+def _usable_library(source: ExpertSource, memory: SlotMemory, environment: Mapping[str, str]) -> LaneLibrary | None:
+    """Return the library of compiled lanes if they can read from a source into a memory."""
+    if source.native_read is None or not can_read(source.layout, memory):
+        return None
+    return lane_library(environment)
+
+
+def _python_copies(source: ExpertSource, memory: SlotMemory, environment: Mapping[str, str]) -> bool:
+    """Whether Python's lanes copy what they read to a device."""
+    return not memory.direct and _usable_library(source, memory, environment) is None
+
+
 def _scratch(memory: SlotMemory, lane_count: int, byte_count: int) -> list[Bytes]:
     """Return one page-aligned buffer a lane, out of one block.
 
@@ -267,17 +278,32 @@ def _jobs_of(segments: list[Segment]) -> list[list[Segment]]:
     return jobs
 
 
-def choose_lanes(environment: Mapping[str, str], *, core_count: int) -> int:
+def choose_lanes(
+    environment: Mapping[str, str],
+    *,
+    core_count: int,
+    source: ExpertSource | None = None,
+    memory: SlotMemory | None = None,
+) -> int:
     """Return how many lanes to use: the environment's SLOTSTREAM_IO_QUEUE_DEPTH, else four a core, at most 32.
 
     A lane waits for the disk most of the time, so there are more of them than cores; a fast disk needs about 32
-    requests in flight to reach its throughput, and two cores cannot feed so many.
+    requests in flight to reach its throughput, and two cores cannot feed so many. Lanes of Python that copy to a device
+    are 4: they contend for the interpreter's lock (docs/log.md).
+
+    Args:
+        environment: The process's variables.
+        core_count: Processors.
+        source: Where records are read from; together with `memory`, to see whether Python's lanes would copy.
+        memory: Where the slots lie.
 
     Raises:
         SettingError: The variable is not a whole number from 1 to 128.
     """
     text = environment.get(LANES_VARIABLE)
     if text is None:
+        if source is not None and memory is not None and _python_copies(source, memory, environment):
+            return COPYING_LANES
         return min(DEMAND_LANES, 4 * max(1, core_count))
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= LANES_MAX):
         raise SettingError(f"{LANES_VARIABLE} is {text!r}; use a whole number from 1 to {LANES_MAX}, or unset it")
