@@ -212,6 +212,21 @@ def test_the_row_cache_is_bounded_and_reads_dropped_rows_again_alike() -> None:
     assert sorted(rows.read_rows) == sorted([1, 2, 3, 4, *range(100, 160), 1, 2])
 
 
+def test_the_rows_read_first_are_the_ones_dropped_first() -> None:
+    rows, random = CountedRows(), np.random.default_rng(8)
+    kept: list[int] = []
+    misses = 0
+    with ThreadPoolExecutor(2) as lanes:
+        cache = RowCache(rows, 4 * 37, lanes)
+        for _ in range(300):
+            wanted = random.choice(90, int(random.integers(1, 60)), replace=False)
+            assert cache.fetch(wanted).view("<u4")[:, 0].tolist() == wanted.tolist()
+            missing = [row for row in wanted.tolist() if row not in kept]
+            misses += len(missing)
+            kept = (kept + missing)[-37:]
+            assert (cache.misses, cache.kept_bytes) == (misses, 4 * len(kept))
+
+
 def test_a_failed_row_read_is_raised_and_leaves_nothing_in_the_cache() -> None:
     rows = CountedRows()
     rows.failing = {30}

@@ -5,7 +5,6 @@ request are read by several threads at once, and the packed bytes are kept first
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -199,7 +198,10 @@ class RowCache:
         self._reader = reader
         self._lanes = lanes
         self.capacity_rows = max(1, budget_bytes // reader.row_bytes)
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._places: dict[int, int] = {}  # of kept rows
+        self._kept = np.empty((self.capacity_rows, reader.row_bytes), np.uint8)  # a ring; pages are taken when written
+        self._row_at = np.empty(self.capacity_rows, np.int64)  # the row in each place that was written
+        self._written = 0  # rows that ever entered the ring
         self.hits = 0
         self.misses = 0
 
@@ -209,21 +211,20 @@ class RowCache:
         Raises:
             ExpertReadError: A read failed or ended early; the cache keeps only complete rows.
         """
-        packed = np.empty((len(rows), self._reader.row_bytes), np.uint8)
-        missing = []
-        for index, row in enumerate(rows.tolist()):
-            kept = self._kept.get(row)
-            if kept is None:
-                missing.append(index)
-            else:
-                packed[index] = np.frombuffer(kept, np.uint8)
+        place_of = self._places.get
+        places = np.array([place_of(row, -1) for row in rows.tolist()], np.int64)
+        missing = np.flatnonzero(places < 0)
         self.hits += len(rows) - len(missing)
         self.misses += len(missing)
-        if missing:
-            where = np.array(missing)
-            read = self._read_parallel(rows[where])
-            packed[where] = read
-            self._keep(rows[where], read)
+        if not len(missing):
+            return self._kept[places]
+        read = self._read_parallel(rows[missing])
+        if len(missing) == len(rows):
+            packed = read
+        else:
+            packed = self._kept[places]  # of missing rows something else, replaced at once
+            packed[missing] = read
+        self._keep(rows[missing], read)
         return packed
 
     def _read_parallel(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
@@ -243,12 +244,16 @@ class RowCache:
 
     def _keep(self, rows: npt.NDArray[np.int64], read: npt.NDArray[np.uint8]) -> None:
         first = max(0, len(rows) - self.capacity_rows)
-        for row, data in zip(rows[first:].tolist(), read[first:], strict=True):
-            self._kept[row] = data.tobytes()
-        while len(self._kept) > self.capacity_rows:
-            self._kept.popitem(last=False)
+        rows, read = rows[first:], read[first:]
+        order = self._written + np.arange(len(rows))
+        places = order % self.capacity_rows
+        for row in self._row_at[places[order >= self.capacity_rows]].tolist():
+            del self._places[row]
+        self._kept[places], self._row_at[places] = read, rows
+        self._places.update(zip(rows.tolist(), places.tolist(), strict=True))
+        self._written += len(rows)
 
     @property
     def kept_bytes(self) -> int:
         """Payload held now."""
-        return len(self._kept) * self._reader.row_bytes
+        return len(self._places) * self._reader.row_bytes
