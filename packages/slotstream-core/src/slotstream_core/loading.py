@@ -152,7 +152,7 @@ def load_model(
             resources=resources,
         )
         logger.info("%s", reading.describe())
-        lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1, source=source, memory=memory)
+        lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1, source=reading.source, memory=memory)
         experts = resources.enter_context(
             StreamedExperts(
                 reading.source,
