@@ -45,7 +45,9 @@ SOURCES = (
     "pieces_avx2.c",
     "segments.c",
     "lanes.c",
+    "steps.c",
     "module.c",
+    "layer_module.c",
 )
 HEADERS = (
     "slotstream_native.h",
@@ -57,6 +59,9 @@ HEADERS = (
     "pieces_body.h",
     "segments.h",
     "lanes.h",
+    "steps.h",
+    "arrays.h",
+    "layer_module.h",
 )
 
 

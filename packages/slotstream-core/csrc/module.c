@@ -7,136 +7,11 @@
  * are contiguous. Sizes are read from the arrays and checked against each other: a mismatch is a ValueError, and
  * nothing is read or written outside an array. The interpreter's lock is released where the work is worth it.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
+#include "arrays.h"
+#include "layer_module.h"
+#include "steps.h"
 
-#include <string.h>
-
-#include "pieces.h"
-#include "slotstream_native.h"
-
-extern const ss_pieces ss_pieces_baseline;
-#if defined(__x86_64__) && defined(SS_WITH_X86_VARIANTS)
-#define WITH_AVX2 1
-extern const ss_pieces ss_pieces_avx2;
-#endif
-
-static const ss_pieces *pieces = &ss_pieces_baseline;
-
-#define MOST_ARRAYS 16
-#define NARROW_COLUMNS 512     /* quantised matrices of at most so many columns ... */
-#define NARROW_VALUES (1 << 17) /* ... or so many values use the pieces' own product */
-#define RELEASE_FROM 65536 /* values touched from which on the lock is released */
-
-typedef struct {
-    const char *name;
-    Py_buffer views[MOST_ARRAYS];
-    int count, failed;
-} Call;
-
-typedef struct {
-    float *data;
-    int64_t rows, width, stride;
-} Rows;
-
-static void fail(Call *call, const char *what) {
-    if (!call->failed) PyErr_Format(PyExc_ValueError, "%s: %s", call->name, what);
-    call->failed = 1;
-}
-
-static Py_buffer *acquire(Call *call, PyObject *object, int flags) {
-    if (call->failed) return NULL;
-    Py_buffer *view = &call->views[call->count];
-    if (PyObject_GetBuffer(object, view, flags | PyBUF_FORMAT) < 0) {
-        call->failed = 1;
-        return NULL;
-    }
-    call->count++;
-    return view;
-}
-
-static int is_float(const Py_buffer *view) {
-    return view->itemsize == 4 && view->format != NULL && strcmp(view->format, "f") == 0;
-}
-
-static Rows rows_of(Call *call, PyObject *object, int flags) {
-    Rows none = {0};
-    Py_buffer *view = acquire(call, object, PyBUF_STRIDES | flags);
-    if (view == NULL) return none;
-    if (!is_float(view) || view->ndim != 2 || (view->shape[1] > 1 && view->strides[1] != 4) ||
-        view->strides[0] % 4 != 0 || view->strides[0] < 0) {
-        fail(call, "an array is not float32 with two axes, the last contiguous");
-        return none;
-    }
-    return (Rows){view->buf, view->shape[0], view->shape[1], view->strides[0] / 4};
-}
-
-static Rows input(Call *call, PyObject *object) { return rows_of(call, object, 0); }
-
-static Rows output(Call *call, PyObject *object) {
-    Rows rows = rows_of(call, object, PyBUF_WRITABLE);
-    if (!call->failed && rows.rows > 1 && rows.stride != rows.width) fail(call, "an output's rows are not contiguous");
-    return rows;
-}
-
-static Rows contiguous_rows(Call *call, PyObject *object) {
-    Rows rows = input(call, object);
-    if (!call->failed && rows.rows > 1 && rows.stride != rows.width) fail(call, "an array's rows are not contiguous");
-    return rows;
-}
-
-static float *flat(Call *call, PyObject *object, int64_t *count, int flags) {
-    Py_buffer *view = acquire(call, object, PyBUF_C_CONTIGUOUS | flags);
-    if (view == NULL) return NULL;
-    if (!is_float(view)) fail(call, "an array is not float32");
-    *count = view->len / 4;
-    return view->buf;
-}
-
-static int64_t integer(Call *call, PyObject *object) {
-    if (call->failed) return 0;
-    long long value = PyLong_AsLongLong(object);
-    if (value == -1 && PyErr_Occurred()) call->failed = 1;
-    return value;
-}
-
-static float real(Call *call, PyObject *object) {
-    if (call->failed) return 0.0f;
-    double value = PyFloat_AsDouble(object);
-    if (value == -1.0 && PyErr_Occurred()) call->failed = 1;
-    return (float)value;
-}
-
-static void require(Call *call, int agrees, const char *what) {
-    if (!call->failed && !agrees) fail(call, what);
-}
-
-static int starts(Call *call, const char *name, Py_ssize_t given, Py_ssize_t wanted) {
-    call->name = name;
-    call->count = call->failed = 0;
-    if (given == wanted) return 1;
-    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, got %zd", name, wanted, given);
-    call->failed = 1;
-    return 0;
-}
-
-static PyObject *finish(Call *call) {
-    while (call->count > 0) PyBuffer_Release(&call->views[--call->count]);
-    if (call->failed) return NULL;
-    Py_RETURN_NONE;
-}
-
-#define RUN(size, statement)                                                                                           \
-    do {                                                                                                               \
-        if (call.failed) break;                                                                                        \
-        if ((size) >= RELEASE_FROM) {                                                                                  \
-            Py_BEGIN_ALLOW_THREADS statement;                                                                          \
-            Py_END_ALLOW_THREADS                                                                                       \
-        } else {                                                                                                       \
-            statement;                                                                                                 \
-        }                                                                                                              \
-    } while (0)
+#define pieces ss_chosen_pieces
 
 /* rms_norm(x rows, weight, groups, eps, out rows) */
 static PyObject *py_rms_norm(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -330,15 +205,6 @@ static PyObject *py_norm_rotate(PyObject *self, PyObject *const *args, Py_ssize_
     return finish(&call);
 }
 
-static const int32_t *int32_array(Call *call, PyObject *object, int64_t *count, int flags) {
-    Py_buffer *view = acquire(call, object, PyBUF_C_CONTIGUOUS | flags);
-    if (view == NULL) return NULL;
-    if (view->itemsize != 4 || view->format == NULL || strchr("iIlL", view->format[0]) == NULL)
-        fail(call, "an array of integers is not 32 bits wide");
-    *count = view->len / 4;
-    return view->buf;
-}
-
 static void check_chosen(Call *call, const int32_t *chosen, int64_t count, int64_t capacity) {
     for (int64_t i = 0; !call->failed && i < count; i++)
         if (chosen[i] < 0 || chosen[i] >= capacity) fail(call, "a chosen key is outside the cache");
@@ -452,38 +318,6 @@ static PyObject *py_unpack(PyObject *self, PyObject *const *args, Py_ssize_t cou
     return finish(&call);
 }
 
-/* Whether the pieces' own product is used. It depends on the matrix alone, so that a row's bits do not change. */
-static int is_narrow(const ss_matrix *m) {
-    return m->bits != 0 && m->type == SS_FLOAT32 && m->columns % 32 == 0 && m->columns <= SS_NARROW_COLUMNS &&
-           (m->columns <= NARROW_COLUMNS || m->columns * m->rows <= NARROW_VALUES);
-}
-
-static ss_narrow narrow_of(const ss_matrix *m, int64_t member) {
-    int64_t values = m->rows * m->columns, groups = values / m->group;
-    return (ss_narrow){(const uint8_t *)m->weight + member * (values * m->bits / 8),
-                       (const float *)m->scales + member * groups,
-                       (const float *)m->biases + member * groups,
-                       m->rows,
-                       m->columns,
-                       m->group,
-                       m->bits};
-}
-
-static void multiply_narrow(const ss_matrix *matrix, int64_t member, const float *x, int64_t rows, float *out) {
-    ss_narrow narrow = narrow_of(matrix, member);
-    ss_narrow_row row;
-    for (int64_t t = 0; t < rows; t++) {
-        pieces->narrow_prepare(&narrow, x + t * matrix->columns, &row);
-        pieces->narrow_product(&narrow, &row, out + t * matrix->rows);
-    }
-}
-
-static int32_t multiply(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out) {
-    if (!is_narrow(matrix)) return ss_multiply(pool, matrix, 0, x, SS_FLOAT32, rows, out);
-    multiply_narrow(matrix, 0, x, rows, out);
-    return SS_OK;
-}
-
 /* multiply(pool, matrix, x rows, out rows): see ss_multiply. The first two are addresses that their owners keep valid. */
 static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
@@ -495,34 +329,9 @@ static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t c
     require(&call, call.failed || (x.width == matrix->columns && out.width == matrix->rows && x.rows == out.rows),
             "the shapes of x, the matrix and out disagree");
     int32_t code = SS_OK;
-    RUN(x.rows * matrix->columns * matrix->rows, code = multiply(pool, matrix, x.data, x.rows, out.data));
+    RUN(x.rows * matrix->columns * matrix->rows, code = ss_apply(pool, matrix, x.data, x.rows, out.data));
     require(&call, code == SS_OK, "the matrix was refused");
     return finish(&call);
-}
-
-typedef struct {
-    ss_pool *pool;
-    const ss_matrix *down, *up, *inject; /* inject may be null */
-    Rows streams, normed, low, gate, mixed, injection;
-    const float *weight;
-    int64_t count;
-    float eps;
-} StreamsRead;
-
-static int32_t read_streams(const StreamsRead *r) {
-    int64_t rows = r->streams.rows, hidden = r->mixed.width;
-    pieces->rms_norm(r->streams.data, r->streams.stride, r->weight, rows, r->count, r->count, hidden, r->eps,
-                     r->normed.data, r->normed.width);
-    int32_t code = multiply(r->pool, r->down, r->normed.data, rows, r->low.data);
-    if (code != SS_OK) return code;
-    pieces->silu(r->low.data, rows * r->low.width);
-    code = multiply(r->pool, r->up, r->low.data, rows, r->gate.data);
-    if (code != SS_OK) return code;
-    pieces->mix_streams(r->gate.data, r->normed.data, rows, r->count, hidden, r->mixed.data);
-    if (r->inject == NULL) return SS_OK;
-    code = multiply(r->pool, r->inject, r->normed.data, rows, r->injection.data);
-    pieces->sigmoid(r->injection.data, rows * r->injection.width);
-    return code;
 }
 
 /* read_streams(pool, down, up, inject or 0, streams rows, norm_weight, count, eps, normed, low, gate, mixed, injection):
@@ -532,64 +341,36 @@ static PyObject *py_read_streams(PyObject *self, PyObject *const *args, Py_ssize
     (void)self;
     Call call;
     if (!starts(&call, "read_streams", count, 13)) return NULL;
-    StreamsRead r;
     int64_t weights = 0;
-    r.pool = (ss_pool *)(intptr_t)integer(&call, args[0]);
+    ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[0]);
+    ss_reader r = {0};
     r.down = (const ss_matrix *)(intptr_t)integer(&call, args[1]);
     r.up = (const ss_matrix *)(intptr_t)integer(&call, args[2]);
     r.inject = (const ss_matrix *)(intptr_t)integer(&call, args[3]);
-    r.streams = input(&call, args[4]);
+    Rows streams = input(&call, args[4]);
     r.weight = flat(&call, args[5], &weights, 0);
     r.count = integer(&call, args[6]);
     r.eps = real(&call, args[7]);
-    r.normed = output(&call, args[8]);
-    r.low = output(&call, args[9]);
-    r.gate = output(&call, args[10]);
-    r.mixed = output(&call, args[11]);
-    r.injection = output(&call, args[12]);
-    require(&call, call.failed || (r.count > 0 && r.streams.width == r.count * r.mixed.width &&
-                                   weights == r.streams.width && r.normed.width == weights && r.gate.width == weights &&
-                                   r.down->columns == weights && r.down->rows == r.low.width &&
-                                   r.up->columns == r.low.width && r.up->rows == weights),
+    Rows normed = output(&call, args[8]), low = output(&call, args[9]), gate = output(&call, args[10]);
+    Rows mixed = output(&call, args[11]), injection = output(&call, args[12]);
+    r.hidden = mixed.width;
+    require(&call, call.failed || (r.count > 0 && streams.width == r.count * mixed.width && weights == streams.width &&
+                                   normed.width == weights && gate.width == weights && r.down->columns == weights &&
+                                   r.down->rows == low.width && r.up->columns == low.width && r.up->rows == weights),
             "the shapes of streams, weights and maps disagree");
     require(&call, call.failed || r.inject == NULL ||
-                       (r.inject->columns == weights && r.inject->rows == r.injection.width &&
-                        r.injection.rows == r.streams.rows),
+                       (r.inject->columns == weights && r.inject->rows == r.count && injection.width == r.count &&
+                        injection.rows == streams.rows),
             "the shapes of streams and injection disagree");
-    require(&call, r.normed.rows == r.streams.rows && r.low.rows == r.streams.rows && r.gate.rows == r.streams.rows &&
-                       r.mixed.rows == r.streams.rows,
+    require(&call, normed.rows == streams.rows && low.rows == streams.rows && gate.rows == streams.rows &&
+                       mixed.rows == streams.rows,
             "the arrays differ in rows");
     int32_t code = SS_OK;
-    RUN(r.streams.rows * r.low.width * r.streams.width, code = read_streams(&r));
+    RUN(streams.rows * low.width * streams.width,
+        code = ss_read_streams(&r, pool, streams.data, streams.stride, streams.rows, normed.data, low.data, gate.data,
+                               mixed.data, injection.data));
     require(&call, code == SS_OK, "a matrix was refused");
     return finish(&call);
-}
-
-static int32_t experts_narrow(const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down, const float *x,
-                              int64_t rows, const int32_t *slots, int64_t top, float *out) {
-    for (int64_t i = 0; i < rows * top; i++)
-        if (slots[i] < 0 || slots[i] >= gate->members) return SS_OUT_OF_RANGE;
-    float inner[SS_NARROW_COLUMNS], raised[SS_NARROW_COLUMNS];
-    ss_narrow_row row;
-    for (int64_t t = 0; t < rows; t++) {
-        ss_narrow first = narrow_of(gate, 0);
-        pieces->narrow_prepare(&first, x + t * gate->columns, &row);
-        for (int64_t j = 0; j < top; j++) {
-            ss_narrow g = narrow_of(gate, slots[t * top + j]), u = narrow_of(up, slots[t * top + j]);
-            pieces->narrow_product(&g, &row, inner);
-            pieces->narrow_product(&u, &row, raised);
-            pieces->silu_multiply(inner, gate->rows, raised, gate->rows, 1, gate->rows, inner);
-            multiply_narrow(down, slots[t * top + j], inner, 1, out + (t * top + j) * down->rows);
-        }
-    }
-    return SS_OK;
-}
-
-/* All three alike and small, so that one prepared row serves gate and up. */
-static int are_narrow(const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down) {
-    return is_narrow(gate) && is_narrow(up) && is_narrow(down) && gate->bits == up->bits && gate->group == up->group &&
-           gate->rows == up->rows && gate->columns == up->columns && down->columns == gate->rows &&
-           gate->members == up->members && gate->members == down->members;
 }
 
 /* experts(pool, gate, up, down, x rows, slots int32 [rows, top], out rows [rows * top]): see ss_experts without mix. */
@@ -609,12 +390,8 @@ static PyObject *py_experts(PyObject *self, PyObject *const *args, Py_ssize_t co
                                    x.width == gate->columns && out.width == down->rows),
             "the shapes of x, the matrices, slots and out disagree");
     int32_t code = SS_OK;
-    if (!call.failed && are_narrow(gate, up, down))
-        RUN(places * 3 * gate->columns * gate->rows,
-            code = experts_narrow(gate, up, down, x.data, x.rows, slots, places / x.rows, out.data));
-    else
-        RUN(places * 3 * gate->columns * gate->rows, code = ss_experts(pool, gate, up, down, x.data, SS_FLOAT32, x.rows,
-                                                                       slots, NULL, places / x.rows, out.data));
+    RUN(places * 3 * gate->columns * gate->rows,
+        code = ss_apply_experts(pool, gate, up, down, x.data, x.rows, slots, places / x.rows, out.data));
     require(&call, code == SS_OK, "a slot or a matrix was refused");
     return finish(&call);
 }
@@ -624,13 +401,13 @@ static PyObject *py_is_narrow(PyObject *self, PyObject *matrix) {
     (void)self;
     long long address = PyLong_AsLongLong(matrix);
     if (address == -1 && PyErr_Occurred()) return NULL;
-    return PyBool_FromLong(is_narrow((const ss_matrix *)(intptr_t)address));
+    return PyBool_FromLong(ss_is_narrow((const ss_matrix *)(intptr_t)address));
 }
 
 /* instruction_sets() -> names that this processor can run, best first */
 static PyObject *py_instruction_sets(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
-#if defined(WITH_AVX2)
+#if defined(SS_WITH_AVX2_PIECES)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Py_BuildValue("(ss)", "avx2", "baseline");
 #endif
@@ -646,18 +423,20 @@ static PyObject *py_choose(PyObject *self, PyObject *name) {
     if (found < 0) return NULL;
     if (!found) return PyErr_Format(PyExc_ValueError, "this processor cannot run the instruction set %R", name);
     pieces = &ss_pieces_baseline;
-#if defined(WITH_AVX2)
+#if defined(SS_WITH_AVX2_PIECES)
     if (PyUnicode_CompareWithASCIIString(name, "avx2") == 0) pieces = &ss_pieces_avx2;
 #endif
     Py_RETURN_NONE;
 }
 
 #define FAST(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
+#define WHOLE(name) {#name, (PyCFunction)(void (*)(void))ss_py_##name, METH_FASTCALL, NULL}
 
 static PyMethodDef methods[] = {
     FAST(rms_norm),   FAST(mix_streams), FAST(inject), FAST(silu),  FAST(sigmoid), FAST(silu_multiply),
     FAST(gate),       FAST(convolve),    FAST(delta),  FAST(norm_rotate), FAST(attend), FAST(route),
     FAST(combine),    FAST(ngram_gate),  FAST(unpack), FAST(multiply), FAST(experts), FAST(read_streams),
+    WHOLE(layer),     WHOLE(enter),      WHOLE(leave), WHOLE(advance_delta), WHOLE(shared), WHOLE(join_experts),
     {"instruction_sets", py_instruction_sets, METH_NOARGS, NULL},
     {"is_narrow", py_is_narrow, METH_O, NULL},
     {"choose", py_choose, METH_O, NULL},

@@ -4,6 +4,8 @@ Arrays are float32. Those with two axes may have any distance between rows where
 A mismatch of shapes raises ValueError and writes nothing.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -80,5 +82,79 @@ def read_streams(
     gate: _Floats,
     mixed: _Floats,
     injection: _Floats,
+    /,
+) -> None: ...
+
+class Layer:
+    """A decoder layer for the calls below. Keeps the vectors it was made of; the matrices are kept by their owners."""
+
+_Reader = tuple[int, int, int, _Floats, int, float]
+"""How a block reads the streams: the matrices down, up and inject, the norm's weights, the streams, the norm's eps."""
+
+def layer(
+    first: _Reader,
+    second: _Reader,
+    inputs: tuple[int, ...],
+    output: int,
+    delta: tuple[Any, ...] | None,
+    experts: tuple[Any, ...],
+    /,
+) -> Layer:
+    """Describe a layer.
+
+    Args:
+        first: How the mixer (delta rule or attention) reads.
+        second: How the experts read.
+        inputs: The mixer's matrices; neighbours that are stored alike are one.
+        output: The mixer's last matrix.
+        delta: Map and first column of qkv, gate, step and decay; taps, rate, dt_bias, norm weight; key heads, key
+            dim; the norm's and the keys' eps; whether the gate is SiLU. None for attention.
+        experts: The router; the shared expert's matrices, map and first column of gate and up; its down matrix and
+            gate; experts a row; whether weights are normalised over them.
+    """
+
+def enter(layer: Layer, pool: int, streams: _Floats, projections: _Floats, injection: _Floats, /) -> None: ...
+def leave(
+    layer: Layer,
+    pool: int,
+    mixed: _Floats,
+    streams: _Floats,
+    injection: _Floats,
+    out_streams: _Floats,
+    out_x: _Floats,
+    out_injection: _Floats,
+    out_ids: _Ids,
+    out_mix: _Floats,
+    /,
+) -> None: ...
+def advance_delta(
+    layer: Layer,
+    pool: int,
+    streams: _Floats,
+    window: _Floats,
+    new_window: _Floats,
+    memory: _Floats,
+    out_streams: _Floats,
+    out_x: _Floats,
+    out_injection: _Floats,
+    out_ids: _Ids,
+    out_mix: _Floats,
+    /,
+) -> None: ...
+def shared(layer: Layer, pool: int, x: _Floats, out: _Floats, gate: _Floats, /) -> None: ...
+def join_experts(
+    layer: Layer,
+    pool: int,
+    gate: int,
+    up: int,
+    down: int,
+    slots: _Ids,
+    mix: _Floats,
+    x: _Floats,
+    shared: _Floats,
+    shared_gate: _Floats,
+    streams: _Floats,
+    injection: _Floats,
+    out: _Floats,
     /,
 ) -> None: ...

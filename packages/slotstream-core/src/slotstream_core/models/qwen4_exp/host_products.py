@@ -9,10 +9,10 @@ thread: results are the same for any number of cores, and no BLAS thread spins w
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -28,6 +28,20 @@ Unpack = Callable[[npt.NDArray[np.uint32], Floats, Floats, int, int, Floats], No
 
 UNPACKED_VALUES: Final = 1 << 18
 """Weights unpacked at a time, in values: small enough to stay in the cache while they are used."""
+
+PIECES: Final = 4
+"""A product is cut into at least so many pieces, if they are not too small then."""
+
+PIECE_STEP: Final = 16
+"""Outputs of a piece are a multiple of this."""
+
+LEAST_OUTPUTS: Final = 64
+"""Outputs that a piece has at least; a matrix with no more is cut by rows of activations instead."""
+
+LEAST_ROWS: Final = 64
+"""Rows of activations that a piece has at least."""
+
+Piece = TypeVar("Piece")
 
 
 class HostThreads:
@@ -50,8 +64,11 @@ class HostThreads:
         limit: AbstractContextManager[object] = self._blas.limit(limits=1)
         return limit
 
-    def run(self, work: Callable[[int], None], pieces: Iterable[int]) -> None:
+    def run(self, work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None:
         """Call ``work`` with every piece, in any order and at once, and return when all are done."""
+        if len(pieces) == 1:
+            work(pieces[0])
+            return
         for _ in self._pool.map(work, pieces):
             pass
 
@@ -84,17 +101,18 @@ class HostMatrix:
 
     def multiply(self, x: Floats, threads: HostThreads) -> Floats:
         """``x @ W.T`` for ``x`` [rows, in] and a matrix with two axes; returns [rows, out]."""
-        result = np.empty((x.shape[0], self._out), np.float32)
-        step = max(1, UNPACKED_VALUES // self._in)
+        rows = x.shape[0]
+        result = np.empty((rows, self._out), np.float32)
+        share = -(-self._out // (PIECES * PIECE_STEP)) * PIECE_STEP
+        step = max(1, min(UNPACKED_VALUES // self._in, max(share, LEAST_OUTPUTS)))
+        height = rows if self._out > LEAST_OUTPUTS else max(LEAST_ROWS, -(-rows // PIECES))
 
-        def part(start: int) -> None:
-            rows = slice(start, start + step)
-            np.matmul(x, self._unpacked(rows, threads.unpack).T, out=result[:, rows])
+        def part(piece: tuple[int, int]) -> None:
+            row, start = piece
+            own = slice(row, row + height), slice(start, start + step)
+            np.matmul(x[own[0]], self._unpacked(own[1], threads.unpack).T, out=result[own])
 
-        if step >= self._out:
-            part(0)
-        else:
-            threads.run(part, range(0, self._out, step))
+        threads.run(part, [(row, start) for row in range(0, rows, height) for start in range(0, self._out, step)])
         return result
 
     def multiply_member(self, member: int, x: Floats, threads: HostThreads) -> Floats:

@@ -143,6 +143,16 @@ class ExpertLayer:
         if watch is not None:
             watch.routing(self._layer, x)
         ids, mix = self.route(x)
+        return self.mix_routed(x, ids, mix, leases, watch)
+
+    def mix_routed(
+        self, x: mx.array, ids: mx.array, mix: mx.array, leases: PassLeases, watch: PassWatch | None
+    ) -> mx.array:
+        """What a call does after `route`, whose results it takes.
+
+        Raises:
+            ExpertReadError: A record could not be read.
+        """
         shared = self._shared(x)
         places = self._experts.places(self._layer)
         if places is None:

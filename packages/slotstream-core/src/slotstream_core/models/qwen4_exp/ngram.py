@@ -185,6 +185,9 @@ class NgramLayer:
         self._advance(padded, ids, state, start=start, record=record)
         return streams + gated + convolved.reshape(streams.shape)
 
+    def _last_rows(self, padded: mx.array, kept: int) -> mx.array:
+        return last_rows(padded, kept)
+
     def _advance(self, padded: mx.array, ids: Ids, state: NgramState, *, start: int, record: bool) -> None:
         kept = state.window.shape[0]
         history = np.concatenate([state.context, ids])
@@ -194,7 +197,7 @@ class NgramLayer:
             state.recorded_from = start
             for t in range(len(ids) + 1):
                 state.recorded.append((padded[t : t + kept], history[t : t + depth]))
-        state.window = last_rows(padded, kept)
+        state.window = self._last_rows(padded, kept)
         state.context = history[len(history) - depth :].copy()
 
 

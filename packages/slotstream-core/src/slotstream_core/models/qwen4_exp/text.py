@@ -16,10 +16,9 @@ from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import RequestError, StateError
 from slotstream_core.experts.stacks import Experts, Sweep
-from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
+from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPositions, decoder_layer
 from slotstream_core.models.qwen4_exp.draft import DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
-from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, pass_leases
 from slotstream_core.models.qwen4_exp.ngram import NgramState
@@ -27,7 +26,7 @@ from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
 from slotstream_core.models.qwen4_exp.parts import layer_parts
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.reading import SWEEP_ROWS, ForwardResult, PassesRead, Snapshots
-from slotstream_core.models.qwen4_exp.rotary import Angles, RotaryEmbedding
+from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.state.sequence import LayerState, SequenceState
 
 TEXT_PREFIX = "language_model.model"
@@ -51,90 +50,6 @@ class Forecasts(Protocol):
 
     def watching(self, rows: int) -> AbstractContextManager[PassWatch | None]:
         """A context around one decode pass of this many rows, and who is to see it; None for nobody."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PassPositions:
-    """Rotary angles that every attention layer of a pass shares.
-
-    Attributes:
-        start: Index of the first token.
-        angles: Of the pass's tokens.
-        block_angles: Of the first tokens of the indexer's blocks completed in the pass, or None.
-        record: Whether layers keep what is needed to trim inside the pass.
-    """
-
-    start: int
-    angles: Angles
-    block_angles: Angles | None
-    record: bool
-
-
-class DecoderLayer:
-    """One layer without its n-gram part: attention or gated delta, then experts, each through a hyper-connection."""
-
-    def __init__(
-        self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts
-    ) -> None:
-        parts = layer_parts(weights)
-        self._mixer: GatedDeltaLayer | SparseAttention
-        self._layer = layer
-        if kind == "linear_attention":
-            self._mixer = parts.delta(weights, f"{prefix}.linear_attn", config)
-        else:
-            self._mixer = parts.attention(weights, f"{prefix}.self_attn", config)
-        self._attention_streams = parts.streams(weights, f"{prefix}.attn_hyper_connection", config)
-        self._expert_streams = parts.streams(weights, f"{prefix}.mlp_hyper_connection", config)
-        self.experts = parts.experts(weights, f"{prefix}.mlp", config, layer=layer, experts=experts)
-
-    def new_state(self) -> DeltaState | AttentionState:
-        """The state before the first token."""
-        return self._mixer.new_state()
-
-    def expert_input(self, streams: mx.array) -> mx.array:
-        """What this layer's experts and router would read from ``streams``, [T, hidden]."""
-        return self._expert_streams.mix(streams)[0]
-
-    def router_logits(self, x: mx.array) -> mx.array:
-        """The router's logits for rows of `expert_input`, float32 [T, experts]."""
-        return self.experts.router_logits(x)
-
-    def __call__(
-        self,
-        streams: mx.array,
-        state: LayerState,
-        positions: PassPositions,
-        leases: PassLeases,
-        watch: PassWatch | None = None,
-    ) -> mx.array:
-        """Advance ``state`` and return the new streams, [T, streams, hidden]."""
-        streams, x, injection = self.attend(streams, state, positions, watch)
-        return self.take_in(streams, self.experts(x, leases, watch), injection)
-
-    def take_in(self, streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:
-        """The streams after the experts' ``output`` [T, hidden]; ``injection`` is what `attend` returned."""
-        return self._expert_streams.inject(streams, output, injection)
-
-    def attend(
-        self, streams: mx.array, state: LayerState, positions: PassPositions, watch: PassWatch | None = None
-    ) -> tuple[mx.array, mx.array, mx.array]:
-        """Advance ``state``; returns the streams so far, and the input [T, hidden] and injection of the experts."""
-        if watch is not None:
-            watch.entering(self._layer, streams)
-        x, injection = self._attention_streams.read(streams)
-        if isinstance(self._mixer, GatedDeltaLayer) and isinstance(state, DeltaState):
-            y = self._mixer(x, state, start=positions.start, record=positions.record)
-        elif isinstance(self._mixer, SparseAttention) and isinstance(state, AttentionState):
-            y = self._mixer(
-                x, state, angles=positions.angles, block_angles=positions.block_angles, record=positions.record
-            )
-        else:
-            raise StateError(f"a {type(state).__name__} was passed to a {type(self._mixer).__name__}")
-        streams = self._attention_streams.inject(streams, y, injection)
-        if watch is not None:
-            watch.attended(self._layer, streams)
-        x, injection = self._expert_streams.read(streams)
-        return streams, x, injection
 
 
 class Qwen4ExpModel:
@@ -177,7 +92,7 @@ class Qwen4ExpModel:
         self._embedding = parts.embedding(weights, f"{TEXT_PREFIX}.embed_tokens", config.hc_count)
         self._rotary = RotaryEmbedding(config, backend.compute_dtype)
         self._layers = [
-            DecoderLayer(weights, f"{TEXT_PREFIX}.layers.{index}", config, kind=kind, layer=index, experts=experts)
+            decoder_layer(weights, f"{TEXT_PREFIX}.layers.{index}", config, kind=kind, layer=index, experts=experts)
             for index, kind in enumerate(config.layer_types)
         ]
         self._ngrams = {
@@ -359,7 +274,7 @@ class Qwen4ExpModel:
         with self._plain_blas():
             last = streams[-1]
             result = ForwardResult(
-                logits=self._logits(last if logits == "all" else last[-1:]), streams=_joined(streams)
+                logits=self._logits(last, logits), streams=_joined(streams)
             )
             if self.draft_head is not None:
                 for number, (tokens, part) in enumerate(zip(passes, streams, strict=True)):
@@ -432,7 +347,7 @@ class Qwen4ExpModel:
                         streams, tokens, embeddings, ngram_state, start=positions.start, record=record
                     )
                 streams = layer(streams, state.layers[index], positions, leases, watch)
-            result = ForwardResult(logits=self._logits(streams if logits == "all" else streams[-1:]), streams=streams)
+            result = ForwardResult(logits=self._logits(streams, logits), streams=streams)
             if self.draft_head is not None:
                 self.draft_head.follow(_draft_state(state), tokens, streams, wait=record or decode, record=record)
             state.advance(len(tokens), recorded=record)
@@ -492,8 +407,8 @@ class Qwen4ExpModel:
             found[layer] = (ngram.look_up(tokens, ngram_state), ngram_state)
         return found
 
-    def _logits(self, streams: mx.array) -> mx.array:
-        mixed, _ = self._mixer.mix(streams)
+    def _logits(self, streams: mx.array, wanted: Literal["last", "all"]) -> mx.array:
+        mixed, _ = self._mixer.mix(streams if wanted == "all" or len(streams) == 1 else streams[-1:])
         return self._head(mixed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
@@ -38,14 +40,19 @@ def written(cache: mx.array, private: mx.array | None, rows: Floats, start: int,
 
 
 class EagerAttention(SparseAttention):
-    """See `SparseAttention`."""
+    """See `SparseAttention`.
+
+    Attributes:
+        input_maps: Of queries with their gates, keys, values and the indexer.
+        output_map: Of the heads' results.
+    """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
         self._eager = weights.eager_host()
         self._eps = config.rms_norm_eps
-        self._input_maps = EagerMaps(self._inputs, self._eager)
-        self._output_map = EagerMap(self._output, self._eager)
+        self.input_maps = EagerMaps(self._inputs, self._eager)
+        self.output_map = EagerMap(self._output, self._eager)
         norms = np.array(self._norm.plain_weight)
         self._q_weight, self._k_weight = norms[0].copy(), norms[-1].copy()
         self._blocks = EagerSelector(weights, f"{prefix}.indexer", config)
@@ -62,7 +69,28 @@ class EagerAttention(SparseAttention):
         queries: int | None = None,
     ) -> mx.array:
         """See `SparseAttention.__call__`."""
-        query_gate, k, v, index_qk = self._input_maps(rows_of(x))
+        mixed = self.attend(
+            self.input_maps(rows_of(x)),
+            state,
+            angles=angles,
+            block_angles=block_angles,
+            record=record,
+            queries=queries,
+        )
+        return mx.array(self.output_map(mixed)) if len(mixed) else mx.zeros((0, x.shape[1]), mx.float32)
+
+    def attend(
+        self,
+        projections: Sequence[Floats],
+        state: AttentionState,
+        *,
+        angles: Angles,
+        block_angles: Angles | None,
+        record: bool,
+        queries: int | None = None,
+    ) -> Floats:
+        """A call between `input_maps`, whose results it takes, and `output_map`: gated heads [T, heads * dim]."""
+        query_gate, k, v, index_qk = projections
         tokens, heads, dim = len(k), self._heads, self._dim
         keys = np.empty((tokens, self._kv_heads * dim), np.float32)
         pieces.norm_rotate(k, dim, self._k_weight, angles.host_cos, angles.host_sin, self._eps, keys)
@@ -70,7 +98,7 @@ class EagerAttention(SparseAttention):
         scores = self._blocks.score(index_qk, state.index, angles=angles, block_angles=block_angles, record=record)
         first = 0 if queries is None else tokens - queries
         if first == tokens:
-            return mx.zeros((0, x.shape[1]), mx.float32)
+            return np.empty((0, heads * dim), np.float32)
         query_gate, scores = query_gate[first:], None if scores is None else scores[first:]
         q = np.empty((len(query_gate), heads * dim), np.float32)
         cos, sin = angles.host_cos[first:], angles.host_sin[first:]
@@ -78,7 +106,7 @@ class EagerAttention(SparseAttention):
         attended = self._attend_rows(q, state, scores) if len(q) <= NATIVE_ROWS else self._attend_many(q, state, scores)
         heads_out = attended.reshape(len(q) * heads, dim)
         pieces.gate(heads_out, query_gate.reshape(len(q) * heads, 2 * dim)[:, dim:], heads_out)
-        return mx.array(self._output_map(attended))
+        return attended
 
     def _append(self, state: AttentionState, keys: Floats, values: Floats) -> None:
         shape = (len(keys), self._kv_heads, self._dim)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 
@@ -15,13 +17,18 @@ from slotstream_core.models.qwen4_exp.projections import WeightReader
 
 
 class EagerGatedDelta(GatedDeltaLayer):
-    """See `GatedDeltaLayer`."""
+    """See `GatedDeltaLayer`.
+
+    Attributes:
+        input_maps: Of queries, keys and values together, the gate, the step and the decay.
+        output_map: Of the heads' results.
+    """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
         self._eager = weights.eager_host()
-        self._input_maps = EagerMaps(self._inputs, self._eager)
-        self._output_map = EagerMap(self._output, self._eager)
+        self.input_maps = EagerMaps(self._inputs, self._eager)
+        self.output_map = EagerMap(self._output, self._eager)
         self._taps = np.ascontiguousarray(np.asarray(self._kernel))
         self._rates = np.array(self._rate).reshape(-1)
         self._steps = np.array(self._dt_bias).reshape(-1)
@@ -29,7 +36,7 @@ class EagerGatedDelta(GatedDeltaLayer):
 
     def __call__(self, x: mx.array, state: DeltaState, *, start: int, record: bool) -> mx.array:
         """See `GatedDeltaLayer.__call__`."""
-        mixed, gate, step, decay = self._input_maps(rows_of(x))
+        mixed, gate, step, decay = self.input_maps(rows_of(x))
         tokens = len(mixed)
         window = np.asarray(state.window)
         convolved = np.empty((tokens, self._taps.shape[1]), np.float32)
@@ -42,11 +49,26 @@ class EagerGatedDelta(GatedDeltaLayer):
             self._advance_recorded(inputs, padded, state, output)
             state.recorded_from = start
         else:
-            self._advance(inputs, self._writable_memory(state), output)
+            self._advance(inputs, self.writable_memory(state), output)
         state.window = mx.array(padded[tokens:])
-        return mx.array(self._output_map(output))
+        return mx.array(self.output_map(output))
 
-    def _writable_memory(self, state: DeltaState) -> Floats:
+    def description(self) -> tuple[Any, ...]:
+        """The delta rule for `_native.layer`."""
+        return (
+            *(number for place in self.input_maps.places for number in place),
+            self._taps,
+            self._rates,
+            self._steps,
+            self._norm_weight,
+            self._key_heads,
+            self._key_dim,
+            self._eps,
+            KEY_EPS,
+            int(self._silu_gate),
+        )
+
+    def writable_memory(self, state: DeltaState) -> Floats:
         """The memory of ``state``, copied first if anything else refers to it."""
         if state.private is not state.memory:
             state.memory = state.private = mx.array(np.asarray(state.memory))

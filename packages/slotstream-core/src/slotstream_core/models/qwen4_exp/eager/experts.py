@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +14,7 @@ from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost, MatrixView, rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
 from slotstream_core.models.qwen4_exp.host_products import Floats, multiply_by_expert
-from slotstream_core.models.qwen4_exp.moe import ExpertLayer, host_stacks
+from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch, host_stacks
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 
 Slots = npt.NDArray[np.int32]
@@ -57,6 +59,67 @@ class EagerExpertLayer(ExpertLayer):
         self._shared_down_map = EagerMap(self._shared_down, host)
         self._shared_gate_map = EagerMap(self._shared_gate, host)
         self._seen: tuple[ExpertArrays, Views | None] | None = None
+
+    def description(self) -> tuple[Any, ...] | None:
+        """The resident part for `_native.layer`; None when a matrix is not taken."""
+        matrices = self._router_map.handle, self._shared_down_map.handle, self._shared_gate_map.handle
+        if not (all(matrices) and all(self._shared_maps.handles)):
+            return None
+        router, down, gate = matrices
+        places = [number for place in self._shared_maps.places for number in place]
+        return router, self._shared_maps.handles, *places, down, gate, self._top, int(self._normalise)
+
+    def join_streams(
+        self,
+        compiled: _native.Layer,
+        attended: tuple[Floats, Floats, Floats, Slots, Floats],
+        leases: PassLeases,
+        watch: PassWatch | None,
+        out: Floats,
+    ) -> bool:
+        """Write the streams after the experts to ``out`` [T, streams * hidden].
+
+        Args:
+            compiled: The layer.
+            attended: Streams, input, injection, chosen experts and their weights.
+            leases: Hold the experts while they are read.
+            watch: Told when they are requested.
+            out: The result.
+
+        Returns:
+            False, with nothing done, when they do not fit the pool at once or the compiled calls do not take them.
+
+        Raises:
+            ExpertReadError: A record could not be read.
+        """
+        streams, x, injection, ids, mix = attended
+        views = self._views(self._experts.arrays(self._layer))
+        if views is None:
+            return False
+        shared, gate = np.empty(x.shape, np.float32), np.empty((len(x), 1), np.float32)
+        places = self._experts.places(self._layer)
+        if places is None:
+            distinct = np.unique(ids)
+            if len(distinct) > self._experts.group_limit:
+                return False
+            if watch is not None:
+                mx.eval(watch.arrays())
+            leases.release()
+            lease = self._experts.request(self._layer, distinct.tolist())
+            leases.hold(lease)
+            if watch is not None:
+                watch.requested(self._layer)
+            _native.shared(compiled, self._eager.handle, x, shared, gate)
+            lease.wait()
+            slots = self._places(distinct, lease)[ids]
+        else:
+            _native.shared(compiled, self._eager.handle, x, shared, gate)
+            slots = np.asarray(places)[ids]
+        stacks = (view.handle for view in views)
+        _native.join_experts(
+            compiled, self._eager.handle, *stacks, slots, mix, x, shared, gate, streams, injection, out
+        )
+        return True
 
     def route(self, x: mx.array) -> tuple[mx.array, mx.array]:
         """See `ExpertLayer.route`; best experts first."""

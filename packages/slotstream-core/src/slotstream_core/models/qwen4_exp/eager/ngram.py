@@ -63,6 +63,9 @@ class EagerNgram(NgramLayer):
         values = self._eager.library.unpack_records(packed, self._record, round_to_bfloat16=True)
         return mx.array(values[places].reshape(len(places), -1))
 
+    def _last_rows(self, padded: mx.array, kept: int) -> mx.array:
+        return mx.array(np.asarray(padded)[padded.shape[0] - kept :])
+
     def _normed(self, x: Floats, weight: Floats) -> Floats:
         out = np.empty(x.shape, np.float32)
         pieces.rms_norm(x, weight, self._count, self._eps, out)

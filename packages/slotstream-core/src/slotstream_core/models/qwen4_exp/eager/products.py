@@ -55,18 +55,42 @@ class EagerMap:
 
 
 class EagerMaps:
-    """A `FusedProjection` on numpy rows: several maps of one input."""
+    """A `FusedProjection` on numpy rows: several maps of one input, some of them merged into one product.
+
+    Attributes:
+        handles: The products' matrices in C; 0 for one that the compiled products do not take.
+        places: Of each map: its product, and its first column there.
+        width: Outputs of all maps together.
+    """
 
     def __init__(self, fused: FusedProjection, host: EagerHost) -> None:
         self._groups: Sequence[tuple[EagerMap, list[int]]] = [
             (EagerMap(projection, host), widths) for projection, widths in fused.groups
         ]
+        self._widths = [sum(widths) for _, widths in self._groups]
+        self.handles = tuple(matrix.handle for matrix, _ in self._groups)
+        self.places = [
+            (number, sum(widths[:index]))
+            for number, (_, widths) in enumerate(self._groups)
+            for index in range(len(widths))
+        ]
+        self.width = sum(self._widths)
 
     def __call__(self, x: Floats) -> list[Floats]:
         """Outputs of every map for ``x`` [rows, in]; views [rows, out] whose rows may lie apart."""
+        return self._split([matrix(x) for matrix, _ in self._groups])
+
+    def views(self, outputs: Floats, rows: int) -> list[Floats]:
+        """As a call returns them, from the products' results one after another in ``outputs`` [rows * width]."""
+        products, start = [], 0
+        for width in self._widths:
+            products.append(outputs[start : start + rows * width].reshape(rows, width))
+            start += rows * width
+        return self._split(products)
+
+    def _split(self, products: list[Floats]) -> list[Floats]:
         outputs: list[Floats] = []
-        for matrix, widths in self._groups:
-            y = matrix(x)
+        for y, (_, widths) in zip(products, self._groups, strict=True):
             start = 0
             for width in widths:
                 outputs.append(y[:, start : start + width] if len(widths) > 1 else y)

@@ -43,6 +43,12 @@ class EagerMixing:
         self._host = host
         self._native = bool(self._down.handle and self._up.handle and (self._inject is None or self._inject.handle))
 
+    def description(self) -> tuple[int, int, int, Floats, int, float] | None:
+        """For `_native.layer`: three matrices, norm and streams; None when there is no injection or a matrix is not taken."""
+        if not self._native or self._inject is None:
+            return None
+        return self._down.handle, self._up.handle, self._inject.handle, self._weight, self._streams, self._eps
+
     def __call__(self, streams: Floats) -> tuple[Floats, Floats, Floats]:
         """The block input [T, hidden], the scaled normalised streams and the injection [T, streams]."""
         rows = len(streams)
@@ -91,31 +97,35 @@ class EagerStreamMixer(StreamMixer):
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
         norm, host = self._norm.plain_weight, weights.eager_host()
-        self._mixing = EagerMixing(norm, config.rms_norm_eps, (self._down, self._up), None, host)
+        self.mixing = EagerMixing(norm, config.rms_norm_eps, (self._down, self._up), None, host)
 
     def mix(self, streams: mx.array) -> tuple[mx.array, mx.array]:
         """See `StreamMixer.mix`."""
-        mixed, flat, _ = self._mixing(rows_of(streams))
+        mixed, flat, _ = self.mixing(rows_of(streams))
         return mx.array(mixed), mx.array(flat)
 
 
 class EagerHyperConnection(HyperConnection):
-    """See `HyperConnection`."""
+    """See `HyperConnection`.
+
+    Attributes:
+        mixing: Reads the streams.
+    """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
         self._eager = weights.eager_host()
         norm, maps = self._norm.plain_weight, (self._down, self._up)
-        self._mixing = EagerMixing(norm, config.rms_norm_eps, maps, self._inject, self._eager)
+        self.mixing = EagerMixing(norm, config.rms_norm_eps, maps, self._inject, self._eager)
 
     def mix(self, streams: mx.array) -> tuple[mx.array, mx.array]:
         """See `StreamMixer.mix`."""
-        mixed, flat, _ = self._mixing(rows_of(streams))
+        mixed, flat, _ = self.mixing(rows_of(streams))
         return mx.array(mixed), mx.array(flat)
 
     def read(self, streams: mx.array) -> tuple[mx.array, mx.array]:
         """See `HyperConnection.read`."""
-        mixed, _, injection = self._mixing(rows_of(streams))
+        mixed, _, injection = self.mixing(rows_of(streams))
         return mx.array(mixed), mx.array(injection[:, :, None])
 
     def inject(self, streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:

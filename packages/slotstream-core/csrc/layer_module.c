@@ -1,0 +1,322 @@
+/* Whole parts of a decoder layer as Python functions, on a layer described once.
+ *
+ * A layer is a capsule. It keeps the small vectors it was given; the matrices it names by address are kept, as for
+ * `multiply`, by whoever holds the layer. Conventions as in module.c.
+ */
+#include "arrays.h"
+#include "layer_module.h"
+#include "steps.h"
+
+#define CAPSULE "slotstream_core._native.layer"
+#define MOST_VECTORS 8
+
+typedef struct {
+    ss_layer layer;
+    Py_buffer views[MOST_VECTORS];
+    int count;
+} Described;
+
+static void forget(Described *described) {
+    while (described->count > 0) PyBuffer_Release(&described->views[--described->count]);
+    PyMem_Free(described);
+}
+
+static void destroy(PyObject *capsule) { forget(PyCapsule_GetPointer(capsule, CAPSULE)); }
+
+static const float *vector(Described *d, PyObject *object, int64_t *count) {
+    Py_buffer *view = &d->views[d->count];
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) return NULL;
+    d->count++;
+    if (!is_float(view)) {
+        PyErr_SetString(PyExc_ValueError, "layer: a vector is not float32");
+        return NULL;
+    }
+    *count = view->len / 4;
+    return view->buf;
+}
+
+static int disagree(const char *what) {
+    PyErr_Format(PyExc_ValueError, "layer: %s", what);
+    return 0;
+}
+
+static int describe_reader(Described *d, PyObject *from, ss_reader *reader) {
+    long long down, up, inject, streams;
+    PyObject *weight;
+    int64_t values = 0;
+    if (!PyArg_ParseTuple(from, "LLLOLf", &down, &up, &inject, &weight, &streams, &reader->eps)) return 0;
+    reader->weight = vector(d, weight, &values);
+    if (reader->weight == NULL) return 0;
+    if (!down || !up || !inject || streams < 1 || values < streams || values % streams)
+        return disagree("a reader lacks a matrix, or its weights are not those of its streams");
+    reader->down = (const ss_matrix *)(intptr_t)down;
+    reader->up = (const ss_matrix *)(intptr_t)up;
+    reader->inject = (const ss_matrix *)(intptr_t)inject;
+    reader->count = streams;
+    reader->hidden = values / streams;
+    if (reader->down->columns != values || reader->up->rows != values || reader->up->columns != reader->down->rows ||
+        reader->inject->columns != values || reader->inject->rows != streams)
+        return disagree("the matrices of a reader do not fit its streams");
+    return 1;
+}
+
+static int describe_maps(PyObject *from, int64_t columns, ss_maps *maps) {
+    if (!PyTuple_Check(from)) return disagree("maps are not a tuple");
+    maps->count = PyTuple_Size(from);
+    if (maps->count < 1 || maps->count > SS_MOST_MAPS) return disagree("one to four maps share an input");
+    for (int64_t i = 0; i < maps->count; i++) {
+        long long address = PyLong_AsLongLong(PyTuple_GetItem(from, i));
+        if (address == -1 && PyErr_Occurred()) return 0;
+        if (!address) return disagree("a map is missing");
+        maps->map[i] = (const ss_matrix *)(intptr_t)address;
+        if (maps->map[i]->columns != columns) return disagree("maps of one input differ in columns");
+    }
+    return 1;
+}
+
+static int part_fits(const ss_maps *maps, ss_part part, int64_t width) {
+    return part.map >= 0 && part.map < maps->count && part.column >= 0 && part.column <= maps->map[part.map]->rows &&
+           width <= maps->map[part.map]->rows - part.column;
+}
+
+static int describe_delta(Described *d, PyObject *from, ss_layer *layer) {
+    ss_delta *delta = &layer->delta;
+    long long map[4], column[4], key_heads, key_dim;
+    int silu_gate;
+    PyObject *taps, *rate, *dt_bias, *norm_weight;
+    int64_t values = 0, rates = 0, biases = 0;
+    if (!PyArg_ParseTuple(from, "LLLLLLLLOOOOLLffi", &map[0], &column[0], &map[1], &column[1], &map[2], &column[2],
+                          &map[3], &column[3], &taps, &rate, &dt_bias, &norm_weight, &key_heads, &key_dim,
+                          &delta->norm_eps, &delta->key_eps, &silu_gate))
+        return 0;
+    delta->taps = vector(d, taps, &values);
+    if (delta->taps) delta->rate = vector(d, rate, &rates);
+    if (delta->rate) delta->dt_bias = vector(d, dt_bias, &biases);
+    if (delta->dt_bias) delta->norm_weight = vector(d, norm_weight, &delta->value_dim);
+    if (!delta->norm_weight) return 0;
+    delta->value_heads = rates;
+    delta->key_heads = key_heads;
+    delta->key_dim = key_dim;
+    delta->silu_gate = silu_gate;
+    if (key_heads < 1 || key_dim < 1 || rates < 1 || rates % key_heads || biases != rates)
+        return disagree("heads disagree");
+    if (key_dim > SS_DELTA_DIM || delta->value_dim < 1 || delta->value_dim > SS_DELTA_DIM || key_heads > rates)
+        return disagree("a head is wider than this build allows");
+    int64_t width = rates * delta->value_dim, channels = 2 * key_heads * key_dim + width;
+    int64_t widths[4] = {channels, width, rates, rates};
+    if (values < channels || values % channels) return disagree("the taps do not have a value for every channel");
+    delta->tap_count = values / channels;
+    for (int i = 0; i < 4; i++) {
+        delta->part[i] = (ss_part){map[i], column[i]};
+        if (!part_fits(&layer->inputs, delta->part[i], widths[i])) return disagree("a part is outside its map");
+    }
+    if (layer->output->columns != width) return disagree("the output map does not fit the heads");
+    return 1;
+}
+
+static int describe_experts(PyObject *from, int64_t hidden, ss_expert_layer *experts) {
+    long long router, down, gate, top, map[2], column[2];
+    int normalise;
+    PyObject *shared;
+    if (!PyArg_ParseTuple(from, "LOLLLLLLLi", &router, &shared, &map[0], &column[0], &map[1], &column[1], &down, &gate,
+                          &top, &normalise))
+        return 0;
+    if (!router || !down || !gate) return disagree("a matrix of the experts is missing");
+    if (!describe_maps(shared, hidden, &experts->shared)) return 0;
+    experts->router = (const ss_matrix *)(intptr_t)router;
+    experts->shared_down = (const ss_matrix *)(intptr_t)down;
+    experts->shared_gate = (const ss_matrix *)(intptr_t)gate;
+    experts->top = top;
+    experts->normalise = normalise;
+    for (int i = 0; i < 2; i++) {
+        experts->part[i] = (ss_part){map[i], column[i]};
+        if (!part_fits(&experts->shared, experts->part[i], experts->shared_down->columns))
+            return disagree("a part of the shared expert is outside its map");
+    }
+    if (experts->router->columns != hidden || top < 1 || top > experts->router->rows ||
+        experts->shared_down->rows != hidden || experts->shared_gate->columns != hidden ||
+        experts->shared_gate->rows != 1)
+        return disagree("the matrices of the experts do not fit each other");
+    return 1;
+}
+
+/* layer(first, second, inputs, output, delta or None, experts): see _native.pyi */
+PyObject *ss_py_layer(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count != 6) return PyErr_Format(PyExc_TypeError, "layer takes 6 arguments, got %zd", count);
+    Described *d = PyMem_Calloc(1, sizeof *d);
+    if (d == NULL) return PyErr_NoMemory();
+    ss_layer *layer = &d->layer;
+    long long output = 0;
+    int right = describe_reader(d, args[0], &layer->first) && describe_reader(d, args[1], &layer->second) &&
+                describe_maps(args[2], layer->first.hidden, &layer->inputs);
+    if (right) {
+        output = PyLong_AsLongLong(args[3]);
+        right = !PyErr_Occurred() && (output || disagree("the output map is missing"));
+    }
+    if (right) {
+        layer->output = (const ss_matrix *)(intptr_t)output;
+        right = (layer->output->rows == layer->first.hidden && layer->second.hidden == layer->first.hidden &&
+                 layer->second.count == layer->first.count) ||
+                disagree("the mixer's output and the streams differ in width");
+    }
+    layer->has_delta = args[4] != Py_None;
+    if (right && layer->has_delta) right = describe_delta(d, args[4], layer);
+    if (right) right = describe_experts(args[5], layer->first.hidden, &layer->experts);
+    PyObject *capsule = right ? PyCapsule_New(d, CAPSULE, destroy) : NULL;
+    if (capsule == NULL) forget(d);
+    return capsule;
+}
+
+static const ss_layer *layer_of(Call *call, PyObject *object) {
+    if (call->failed) return NULL;
+    Described *d = PyCapsule_GetPointer(object, CAPSULE);
+    if (d == NULL) call->failed = 1;
+    return d == NULL ? NULL : &d->layer;
+}
+
+static ss_pool *pool_of(Call *call, PyObject *object) { return (ss_pool *)(intptr_t)integer(call, object); }
+
+static Rows streams_of(Call *call, const ss_layer *layer, PyObject *object) {
+    Rows streams = contiguous_rows(call, object);
+    require(call, call->failed || (streams.rows > 0 && streams.width == layer->first.count * layer->first.hidden),
+            "the streams do not fit the layer");
+    return streams;
+}
+
+static Rows fitting(Call *call, PyObject *object, int64_t rows, int64_t width, int writable) {
+    Rows array = writable ? output(call, object) : contiguous_rows(call, object);
+    require(call, call->failed || (array.rows == rows && array.width == width), "an array has another shape");
+    return array;
+}
+
+/* The five outputs from args[0] on: streams, x, injection, ids, mix. */
+static ss_attended attended_of(Call *call, const ss_layer *layer, PyObject *const *args, int64_t rows) {
+    ss_attended out = {0};
+    if (call->failed) return out;
+    int64_t ids = 0, hidden = layer->second.hidden, count = layer->second.count, top = layer->experts.top;
+    out.streams = fitting(call, args[0], rows, count * hidden, 1).data;
+    out.x = fitting(call, args[1], rows, hidden, 1).data;
+    out.injection = fitting(call, args[2], rows, count, 1).data;
+    out.ids = (int32_t *)int32_array(call, args[3], &ids, PyBUF_WRITABLE);
+    require(call, ids == rows * top, "there is not one id for every choice");
+    out.mix = fitting(call, args[4], rows, top, 1).data;
+    return out;
+}
+
+static PyObject *finish_with(Call *call, int32_t code) {
+    require(call, code == SS_OK, code == SS_NO_MEMORY ? "no memory" : "a matrix or a slot was refused");
+    return finish(call);
+}
+
+/* enter(layer, pool, streams rows, projections flat, injection rows) */
+PyObject *ss_py_enter(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "enter", count, 5)) return NULL;
+    const ss_layer *layer = layer_of(&call, args[0]);
+    ss_pool *pool = pool_of(&call, args[1]);
+    Rows streams = streams_of(&call, layer, args[2]);
+    int64_t values = 0;
+    float *projections = flat(&call, args[3], &values, PyBUF_WRITABLE);
+    require(&call, call.failed || values == streams.rows * ss_maps_width(&layer->inputs),
+            "the projections have another size");
+    Rows injection = {0};
+    if (!call.failed) injection = fitting(&call, args[4], streams.rows, layer->first.count, 1);
+    int32_t code = SS_OK;
+    RUN(RELEASE_FROM, code = ss_enter(layer, pool, streams.data, streams.rows, projections, injection.data));
+    return finish_with(&call, code);
+}
+
+/* leave(layer, pool, mixed rows, streams rows, injection rows, then five outputs) */
+PyObject *ss_py_leave(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "leave", count, 10)) return NULL;
+    const ss_layer *layer = layer_of(&call, args[0]);
+    ss_pool *pool = pool_of(&call, args[1]);
+    Rows streams = streams_of(&call, layer, args[3]), mixed = {0}, injection = {0};
+    if (!call.failed) mixed = fitting(&call, args[2], streams.rows, layer->output->columns, 0);
+    if (!call.failed) injection = fitting(&call, args[4], streams.rows, layer->first.count, 0);
+    ss_attended out = attended_of(&call, layer, args + 5, streams.rows);
+    int32_t code = SS_OK;
+    RUN(RELEASE_FROM,
+        code = ss_leave(layer, pool, mixed.data, streams.data, injection.data, streams.rows, &out));
+    return finish_with(&call, code);
+}
+
+/* advance_delta(layer, pool, streams rows, window rows, new_window rows, memory, then five outputs) */
+PyObject *ss_py_advance_delta(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "advance_delta", count, 11)) return NULL;
+    const ss_layer *layer = layer_of(&call, args[0]);
+    ss_pool *pool = pool_of(&call, args[1]);
+    require(&call, call.failed || layer->has_delta, "the layer has no delta rule");
+    Rows streams = streams_of(&call, layer, args[2]), window = {0}, new_window = {0};
+    int64_t values = 0;
+    float *memory = NULL;
+    if (!call.failed) {
+        const ss_delta *d = &layer->delta;
+        int64_t channels = 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim;
+        window = fitting(&call, args[3], d->tap_count - 1, channels, 0);
+        new_window = fitting(&call, args[4], d->tap_count - 1, channels, 1);
+        memory = flat(&call, args[5], &values, PyBUF_WRITABLE);
+        require(&call, values == d->value_heads * d->value_dim * d->key_dim, "the memory has another shape");
+    }
+    ss_attended out = attended_of(&call, layer, args + 6, streams.rows);
+    int32_t code = SS_OK;
+    RUN(RELEASE_FROM, code = ss_advance_delta(layer, pool, streams.data, streams.rows, window.data, new_window.data,
+                                              memory, &out));
+    return finish_with(&call, code);
+}
+
+/* shared(layer, pool, x rows, out rows, gate rows) */
+PyObject *ss_py_shared(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "shared", count, 5)) return NULL;
+    const ss_layer *layer = layer_of(&call, args[0]);
+    ss_pool *pool = pool_of(&call, args[1]);
+    Rows x = contiguous_rows(&call, args[2]), out = {0}, gate = {0};
+    require(&call, call.failed || (x.rows > 0 && x.width == layer->second.hidden), "x does not fit the layer");
+    if (!call.failed) out = fitting(&call, args[3], x.rows, x.width, 1);
+    if (!call.failed) gate = fitting(&call, args[4], x.rows, 1, 1);
+    int32_t code = SS_OK;
+    RUN(RELEASE_FROM, code = ss_shared(layer, pool, x.data, x.rows, out.data, gate.data));
+    return finish_with(&call, code);
+}
+
+/* join_experts(layer, pool, gate, up, down, slots int32 [rows, top], mix rows, x rows, shared rows, shared_gate rows,
+ *              streams rows, injection rows, out rows) */
+PyObject *ss_py_join_experts(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "join_experts", count, 13)) return NULL;
+    const ss_layer *layer = layer_of(&call, args[0]);
+    ss_pool *pool = pool_of(&call, args[1]);
+    ss_routed r = {0};
+    r.gate = (const ss_matrix *)(intptr_t)integer(&call, args[2]);
+    r.up = (const ss_matrix *)(intptr_t)integer(&call, args[3]);
+    r.down = (const ss_matrix *)(intptr_t)integer(&call, args[4]);
+    Rows streams = streams_of(&call, layer, args[10]);
+    int64_t rows = streams.rows, places = 0;
+    require(&call, call.failed || (r.gate && r.up && r.down && r.gate->columns == layer->second.hidden &&
+                                   r.down->rows == layer->second.hidden),
+            "the experts' matrices do not fit the layer");
+    if (!call.failed) {
+        int64_t top = layer->experts.top, hidden = layer->second.hidden, width = layer->second.count * hidden;
+        r.slots = int32_array(&call, args[5], &places, 0);
+        require(&call, places == rows * top, "there is not one slot for every choice");
+        r.mix = fitting(&call, args[6], rows, top, 0).data;
+        r.x = fitting(&call, args[7], rows, hidden, 0).data;
+        r.shared = fitting(&call, args[8], rows, hidden, 0).data;
+        r.shared_gate = fitting(&call, args[9], rows, 1, 0).data;
+        r.streams = streams.data;
+        r.injection = fitting(&call, args[11], rows, layer->second.count, 0).data;
+        r.out = fitting(&call, args[12], rows, width, 1).data;
+    }
+    int32_t code = SS_OK;
+    RUN(RELEASE_FROM, code = ss_join_experts(layer, pool, &r, rows));
+    return finish_with(&call, code);
+}

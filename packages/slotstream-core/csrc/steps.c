@@ -1,0 +1,285 @@
+#include "steps.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "threads.h"
+
+#define NARROW_COLUMNS 512      /* quantised matrices of at most so many columns ... */
+#define NARROW_VALUES (1 << 17) /* ... or so many values use the pieces' own product */
+#define TALL_VALUES (1 << 20)   /* from so many values on, threads share it */
+#define PIECE_ROWS 512
+
+const ss_pieces *ss_chosen_pieces = &ss_pieces_baseline;
+#define pieces ss_chosen_pieces
+
+/* Whether the pieces' own product is used. It depends on the matrix alone, so that a row's bits do not change. */
+int ss_is_narrow(const ss_matrix *m) {
+    return m->bits != 0 && m->type == SS_FLOAT32 && m->columns % 32 == 0 && m->columns <= SS_NARROW_COLUMNS &&
+           (m->columns <= NARROW_COLUMNS || m->columns * m->rows <= NARROW_VALUES);
+}
+
+static ss_narrow narrow_of(const ss_matrix *m, int64_t member) {
+    int64_t values = m->rows * m->columns, groups = values / m->group;
+    return (ss_narrow){(const uint8_t *)m->weight + member * (values * m->bits / 8),
+                       (const float *)m->scales + member * groups,
+                       (const float *)m->biases + member * groups,
+                       m->rows,
+                       m->columns,
+                       m->group,
+                       m->bits};
+}
+
+static void multiply_narrow(const ss_matrix *matrix, int64_t member, const float *x, int64_t rows, float *out) {
+    ss_narrow narrow = narrow_of(matrix, member);
+    ss_narrow_row row;
+    for (int64_t t = 0; t < rows; t++) {
+        pieces->narrow_prepare(&narrow, x + t * matrix->columns, &row);
+        pieces->narrow_product(&narrow, &row, out + t * matrix->rows);
+    }
+}
+
+typedef struct {
+    const ss_narrow *matrix;
+    const ss_narrow_row *row;
+    float *out;
+} narrow_job;
+
+static void narrow_piece(void *context, int64_t piece) {
+    const narrow_job *job = context;
+    const ss_narrow *m = job->matrix;
+    int64_t first = piece * PIECE_ROWS, groups = m->columns / m->group_size;
+    ss_narrow part = *m;
+    part.rows = m->rows - first < PIECE_ROWS ? m->rows - first : PIECE_ROWS;
+    part.packed += first * (m->columns * m->bits / 8);
+    part.scales += first * groups;
+    part.biases += first * groups;
+    pieces->narrow_product(&part, job->row, job->out + first);
+}
+
+/* A matrix of few columns and very many rows, such as an output head: rows of it are shared out. */
+static int32_t multiply_tall(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out) {
+    ss_narrow narrow = narrow_of(matrix, 0);
+    ss_narrow_row row;
+    ss_call call;
+    int32_t code = ss_begin(pool, 0, &call);
+    if (code != SS_OK) return code;
+    for (int64_t t = 0; t < rows; t++) {
+        pieces->narrow_prepare(&narrow, x + t * matrix->columns, &row);
+        narrow_job job = {&narrow, &row, out + t * matrix->rows};
+        ss_share(&call, narrow_piece, &job, (matrix->rows + PIECE_ROWS - 1) / PIECE_ROWS);
+    }
+    ss_end(&call);
+    return SS_OK;
+}
+
+int32_t ss_apply(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out) {
+    if (!ss_is_narrow(matrix)) return ss_multiply(pool, matrix, 0, x, SS_FLOAT32, rows, out);
+    if (!pool) return SS_BAD_ARGUMENT;
+    if (matrix->rows * matrix->columns >= TALL_VALUES) return multiply_tall(pool, matrix, x, rows, out);
+    multiply_narrow(matrix, 0, x, rows, out);
+    return SS_OK;
+}
+
+static int32_t experts_narrow(const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down, const float *x,
+                              int64_t rows, const int32_t *slots, int64_t top, float *out) {
+    for (int64_t i = 0; i < rows * top; i++)
+        if (slots[i] < 0 || slots[i] >= gate->members) return SS_OUT_OF_RANGE;
+    float inner[SS_NARROW_COLUMNS], raised[SS_NARROW_COLUMNS];
+    ss_narrow_row row;
+    for (int64_t t = 0; t < rows; t++) {
+        ss_narrow first = narrow_of(gate, 0);
+        pieces->narrow_prepare(&first, x + t * gate->columns, &row);
+        for (int64_t j = 0; j < top; j++) {
+            ss_narrow g = narrow_of(gate, slots[t * top + j]), u = narrow_of(up, slots[t * top + j]);
+            pieces->narrow_product(&g, &row, inner);
+            pieces->narrow_product(&u, &row, raised);
+            pieces->silu_multiply(inner, gate->rows, raised, gate->rows, 1, gate->rows, inner);
+            multiply_narrow(down, slots[t * top + j], inner, 1, out + (t * top + j) * down->rows);
+        }
+    }
+    return SS_OK;
+}
+
+/* All three alike and small, so that one prepared row serves gate and up. */
+static int are_narrow(const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down) {
+    return ss_is_narrow(gate) && ss_is_narrow(up) && ss_is_narrow(down) && gate->bits == up->bits && gate->group == up->group &&
+           gate->rows == up->rows && gate->columns == up->columns && down->columns == gate->rows &&
+           gate->members == up->members && gate->members == down->members;
+}
+
+int32_t ss_apply_experts(ss_pool *pool, const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down,
+                         const float *x, int64_t rows, const int32_t *slots, int64_t top, float *out) {
+    if (are_narrow(gate, up, down)) return experts_narrow(gate, up, down, x, rows, slots, top, out);
+    return ss_experts(pool, gate, up, down, x, SS_FLOAT32, rows, slots, NULL, top, out);
+}
+
+int32_t ss_read_streams(const ss_reader *r, ss_pool *pool, const float *streams, int64_t stride, int64_t rows,
+                        float *normed, float *low, float *gate, float *mixed, float *injection) {
+    int64_t width = r->count * r->hidden;
+    pieces->rms_norm(streams, stride, r->weight, rows, r->count, r->count, r->hidden, r->eps, normed, width);
+    int32_t code = ss_apply(pool, r->down, normed, rows, low);
+    if (code != SS_OK) return code;
+    pieces->silu(low, rows * r->down->rows);
+    code = ss_apply(pool, r->up, low, rows, gate);
+    if (code != SS_OK) return code;
+    pieces->mix_streams(gate, normed, rows, r->count, r->hidden, mixed);
+    if (r->inject == NULL) return SS_OK;
+    code = ss_apply(pool, r->inject, normed, rows, injection);
+    if (code == SS_OK) pieces->sigmoid(injection, rows * r->count);
+    return code;
+}
+
+int64_t ss_maps_width(const ss_maps *maps) {
+    int64_t width = 0;
+    for (int64_t i = 0; i < maps->count; i++) width += maps->map[i]->rows;
+    return width;
+}
+
+int32_t ss_apply_maps(const ss_maps *maps, ss_pool *pool, const float *x, int64_t rows, float *out) {
+    for (int64_t i = 0; i < maps->count; i++) {
+        int32_t code = ss_apply(pool, maps->map[i], x, rows, out);
+        if (code != SS_OK) return code;
+        out += rows * maps->map[i]->rows;
+    }
+    return SS_OK;
+}
+
+/* Where a part's first row begins, and how far apart its rows are. */
+static const float *part_of(const ss_maps *maps, ss_part part, const float *results, int64_t rows, int64_t *stride) {
+    for (int64_t i = 0; i < part.map; i++) results += rows * maps->map[i]->rows;
+    *stride = maps->map[part.map]->rows;
+    return results + part.column;
+}
+
+/* Memory of one call, cut into arrays. */
+typedef struct {
+    float *memory, *next;
+} scratch;
+
+static int32_t reserve(scratch *s, int64_t floats) {
+    s->memory = s->next = malloc((size_t)(floats ? floats : 1) * sizeof(float));
+    return s->memory ? SS_OK : SS_NO_MEMORY;
+}
+
+static float *cut(scratch *s, int64_t floats) {
+    float *part = s->next;
+    s->next += floats;
+    return part;
+}
+
+static int64_t reading_floats(const ss_reader *r) { return 2 * r->count * r->hidden + r->down->rows; }
+
+static int32_t read_with(const ss_reader *r, ss_pool *pool, const float *streams, int64_t rows, scratch s, float *mixed,
+                         float *injection) {
+    int64_t width = r->count * r->hidden;
+    float *normed = cut(&s, rows * width), *gate = cut(&s, rows * width), *low = cut(&s, rows * r->down->rows);
+    return ss_read_streams(r, pool, streams, width, rows, normed, low, gate, mixed, injection);
+}
+
+int32_t ss_enter(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, float *projections,
+                 float *injection) {
+    scratch s;
+    int32_t code = reserve(&s, rows * (reading_floats(&layer->first) + layer->first.hidden));
+    if (code != SS_OK) return code;
+    float *mixed = cut(&s, rows * layer->first.hidden);
+    code = read_with(&layer->first, pool, streams, rows, s, mixed, injection);
+    if (code == SS_OK) code = ss_apply_maps(&layer->inputs, pool, mixed, rows, projections);
+    free(s.memory);
+    return code;
+}
+
+int32_t ss_leave(const ss_layer *layer, ss_pool *pool, const float *mixed, const float *streams, const float *injection,
+                 int64_t rows, const ss_attended *out) {
+    const ss_reader *second = &layer->second;
+    const ss_expert_layer *experts = &layer->experts;
+    scratch s;
+    int32_t code = reserve(&s, rows * (reading_floats(second) + second->hidden + experts->router->rows));
+    if (code != SS_OK) return code;
+    float *y = cut(&s, rows * second->hidden), *logits = cut(&s, rows * experts->router->rows);
+    code = ss_apply(pool, layer->output, mixed, rows, y);
+    if (code == SS_OK) {
+        pieces->inject(streams, injection, y, rows, second->count, second->hidden, out->streams);
+        code = read_with(second, pool, out->streams, rows, s, out->x, out->injection);
+    }
+    if (code == SS_OK) code = ss_apply(pool, experts->router, out->x, rows, logits);
+    if (code == SS_OK)
+        pieces->route(logits, rows, experts->router->rows, experts->top, experts->normalise, out->ids, out->mix);
+    free(s.memory);
+    return code;
+}
+
+/* The last rows of the window and what followed it. */
+static void move_window(const float *window, int64_t kept, const float *x, int64_t stride, int64_t rows,
+                        int64_t channels, float *to) {
+    for (int64_t i = 0; i < kept; i++) {
+        int64_t row = rows - kept + i;
+        const float *from = row < 0 ? window + (kept + row) * channels : x + row * stride;
+        memcpy(to + i * channels, from, (size_t)channels * sizeof *to);
+    }
+}
+
+int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, const float *window,
+                         float *new_window, float *memory, const ss_attended *out) {
+    const ss_delta *d = &layer->delta;
+    int64_t channels = 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim;
+    int64_t width = d->value_heads * d->value_dim, all = ss_maps_width(&layer->inputs);
+    scratch s;
+    int32_t code = reserve(&s, rows * (all + channels + width + layer->first.count));
+    if (code != SS_OK) return code;
+    float *projections = cut(&s, rows * all), *convolved = cut(&s, rows * channels), *mixed = cut(&s, rows * width);
+    float *injection = cut(&s, rows * layer->first.count);
+    code = ss_enter(layer, pool, streams, rows, projections, injection);
+    if (code == SS_OK) {
+        int64_t stride;
+        const float *x = part_of(&layer->inputs, d->part[0], projections, rows, &stride);
+        pieces->convolve(window, x, stride, d->taps, rows, channels, d->tap_count, 1, convolved);
+        move_window(window, d->tap_count - 1, x, stride, rows, channels, new_window);
+        ss_delta_step step = {.rows = rows, .key_heads = d->key_heads, .value_heads = d->value_heads,
+                              .key_dim = d->key_dim, .value_dim = d->value_dim, .convolved = convolved,
+                              .rate = d->rate, .dt_bias = d->dt_bias, .norm_weight = d->norm_weight,
+                              .memory = memory, .out = mixed, .norm_eps = d->norm_eps, .key_eps = d->key_eps,
+                              .silu_gate = d->silu_gate};
+        step.gate = part_of(&layer->inputs, d->part[1], projections, rows, &step.gate_stride);
+        step.step = part_of(&layer->inputs, d->part[2], projections, rows, &step.step_stride);
+        step.decay = part_of(&layer->inputs, d->part[3], projections, rows, &step.decay_stride);
+        pieces->delta_heads(&step, 0, d->value_heads);
+        code = ss_leave(layer, pool, mixed, streams, injection, rows, out);
+    }
+    free(s.memory);
+    return code;
+}
+
+int32_t ss_shared(const ss_layer *layer, ss_pool *pool, const float *x, int64_t rows, float *out, float *gate) {
+    const ss_expert_layer *e = &layer->experts;
+    int64_t all = ss_maps_width(&e->shared), inner = e->shared_down->columns, gate_stride, up_stride;
+    scratch s;
+    int32_t code = reserve(&s, rows * (all + inner));
+    if (code != SS_OK) return code;
+    float *both = cut(&s, rows * all), *h = cut(&s, rows * inner);
+    code = ss_apply_maps(&e->shared, pool, x, rows, both);
+    if (code == SS_OK) {
+        const float *g = part_of(&e->shared, e->part[0], both, rows, &gate_stride);
+        const float *u = part_of(&e->shared, e->part[1], both, rows, &up_stride);
+        pieces->silu_multiply(g, gate_stride, u, up_stride, rows, inner, h);
+        code = ss_apply(pool, e->shared_down, h, rows, out);
+    }
+    if (code == SS_OK) code = ss_apply(pool, e->shared_gate, x, rows, gate);
+    free(s.memory);
+    return code;
+}
+
+int32_t ss_join_experts(const ss_layer *layer, ss_pool *pool, const ss_routed *r, int64_t rows) {
+    int64_t hidden = layer->second.hidden, top = layer->experts.top;
+    scratch s;
+    int32_t code = reserve(&s, rows * hidden * (top + 1));
+    if (code != SS_OK) return code;
+    float *outputs = cut(&s, rows * top * hidden), *y = cut(&s, rows * hidden);
+    code = ss_apply_experts(pool, r->gate, r->up, r->down, r->x, rows, r->slots, top, outputs);
+    if (code == SS_OK) {
+        pieces->combine(r->shared, r->shared_gate, r->mix, outputs, rows, top, hidden, y);
+        pieces->inject(r->streams, r->injection, y, rows, layer->second.count, hidden, r->out);
+    }
+    free(s.memory);
+    return code;
+}

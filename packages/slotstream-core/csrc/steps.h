@@ -1,0 +1,125 @@
+/* Steps of a decoder layer for few rows: the products and pieces between two readings of the residual streams.
+ *
+ * Everything is float32 and contiguous unless a stride is named. Each row's results have the same bits whatever other
+ * rows are in the call. The caller has checked that the shapes agree; a matrix that the products refuse, a slot that
+ * does not exist and missing memory are reported as in slotstream_native.h, and outputs are undefined then.
+ */
+#ifndef SLOTSTREAM_STEPS_H
+#define SLOTSTREAM_STEPS_H
+
+#include "pieces.h"
+#include "slotstream_native.h"
+
+#define SS_MOST_MAPS 4 /* maps of one input, at most; neighbours that are stored alike count as one */
+
+extern const ss_pieces ss_pieces_baseline;
+#if defined(__x86_64__) && defined(SS_WITH_X86_VARIANTS)
+#define SS_WITH_AVX2_PIECES 1
+extern const ss_pieces ss_pieces_avx2;
+#endif
+
+/* What every function here runs; one that this processor can. */
+extern const ss_pieces *ss_chosen_pieces;
+
+/* Whether a product stays on the calling thread, in the pieces' own code. Depends on the matrix alone. */
+int ss_is_narrow(const ss_matrix *matrix);
+
+/* out = x @ matrix.T, by whichever product suits the matrix. */
+int32_t ss_apply(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out);
+
+/* out [rows * top, hidden]: ss_experts without mix. */
+int32_t ss_apply_experts(ss_pool *pool, const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down,
+                         const float *x, int64_t rows, const int32_t *slots, int64_t top, float *out);
+
+/* How a block reads the streams: norm, low-rank gate, and how strongly its output enters (inject may be null). */
+typedef struct {
+    const ss_matrix *down, *up, *inject;
+    const float *weight; /* [count * hidden] */
+    int64_t count, hidden;
+    float eps;
+} ss_reader;
+
+/* normed [rows, count * hidden] and low [rows, rank] and gate (as normed) are scratch or results as the caller likes;
+ * mixed [rows, hidden]; injection [rows, count], untouched without inject. */
+int32_t ss_read_streams(const ss_reader *reader, ss_pool *pool, const float *streams, int64_t stride, int64_t rows,
+                        float *normed, float *low, float *gate, float *mixed, float *injection);
+
+/* Several maps of one input. Their results lie one after another, [rows, map's rows] each. */
+typedef struct {
+    const ss_matrix *map[SS_MOST_MAPS];
+    int64_t count;
+} ss_maps;
+
+int64_t ss_maps_width(const ss_maps *maps);
+int32_t ss_apply_maps(const ss_maps *maps, ss_pool *pool, const float *x, int64_t rows, float *out);
+
+/* Columns of one map's result. */
+typedef struct {
+    int64_t map, column;
+} ss_part;
+
+/* The gated delta rule between its maps: parts are qkv, gate, step, decay. */
+typedef struct {
+    ss_part part[4];
+    const float *taps; /* [tap_count, channels] */
+    int64_t tap_count;
+    const float *rate, *dt_bias, *norm_weight;
+    int64_t key_heads, value_heads, key_dim, value_dim;
+    float norm_eps, key_eps;
+    int32_t silu_gate;
+} ss_delta;
+
+/* The resident part of an expert layer: router, shared expert and its gate. */
+typedef struct {
+    const ss_matrix *router, *shared_down, *shared_gate;
+    ss_maps shared; /* parts: gate, up */
+    ss_part part[2];
+    int64_t top;
+    int32_t normalise;
+} ss_expert_layer;
+
+typedef struct {
+    ss_reader first, second; /* how the mixer and how the experts read */
+    ss_maps inputs;          /* of the mixer */
+    const ss_matrix *output; /* of the mixer */
+    int32_t has_delta;       /* else attention, which is computed elsewhere */
+    ss_delta delta;
+    ss_expert_layer experts;
+} ss_layer;
+
+/* The mixer's maps of what it reads: projections [rows * width], injection [rows, streams]. */
+int32_t ss_enter(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, float *projections,
+                 float *injection);
+
+/* From what the mixer computed to the experts' choice: streams after it, the experts' input x, injection, ids, mix. */
+typedef struct {
+    float *streams;   /* [rows, count * hidden] */
+    float *x;         /* [rows, hidden] */
+    float *injection; /* [rows, count] */
+    int32_t *ids;     /* [rows, top] */
+    float *mix;       /* [rows, top] */
+} ss_attended;
+int32_t ss_leave(const ss_layer *layer, ss_pool *pool, const float *mixed, const float *streams, const float *injection,
+                 int64_t rows, const ss_attended *out);
+
+/* Both, with the delta rule between them. window [tap_count - 1, channels] is left as it is and new_window written;
+ * memory is advanced in place. */
+int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, const float *window,
+                         float *new_window, float *memory, const ss_attended *out);
+
+/* The shared expert: out [rows, hidden] and its raw gate [rows, 1]. */
+int32_t ss_shared(const ss_layer *layer, ss_pool *pool, const float *x, int64_t rows, float *out, float *gate);
+
+/* The routed experts' matrices, and what they read and write. */
+typedef struct {
+    const ss_matrix *gate, *up, *down;
+    const int32_t *slots;  /* [rows, top] */
+    const float *mix;      /* [rows, top] */
+    const float *x;        /* [rows, hidden] */
+    const float *shared, *shared_gate;
+    const float *streams, *injection;
+    float *out; /* [rows, count * hidden] */
+} ss_routed;
+int32_t ss_join_experts(const ss_layer *layer, ss_pool *pool, const ss_routed *routed, int64_t rows);
+
+#endif

@@ -1,0 +1,114 @@
+"""One decoder layer, and the positions that all of them share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.errors import StateError
+from slotstream_core.experts.stacks import Experts
+from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
+from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
+from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
+from slotstream_core.models.qwen4_exp.parts import layer_parts
+from slotstream_core.models.qwen4_exp.projections import WeightReader
+from slotstream_core.models.qwen4_exp.rotary import Angles
+from slotstream_core.state.sequence import LayerState
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassPositions:
+    """Rotary angles that every attention layer of a pass shares.
+
+    Attributes:
+        start: Index of the first token.
+        angles: Of the pass's tokens.
+        block_angles: Of the first tokens of the indexer's blocks completed in the pass, or None.
+        record: Whether layers keep what is needed to trim inside the pass.
+    """
+
+    start: int
+    angles: Angles
+    block_angles: Angles | None
+    record: bool
+
+
+class DecoderLayer:
+    """One layer without its n-gram part: attention or gated delta, then experts, each through a hyper-connection."""
+
+    def __init__(
+        self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts
+    ) -> None:
+        parts = layer_parts(weights)
+        self._mixer: GatedDeltaLayer | SparseAttention
+        self._layer = layer
+        if kind == "linear_attention":
+            self._mixer = parts.delta(weights, f"{prefix}.linear_attn", config)
+        else:
+            self._mixer = parts.attention(weights, f"{prefix}.self_attn", config)
+        self._attention_streams = parts.streams(weights, f"{prefix}.attn_hyper_connection", config)
+        self._expert_streams = parts.streams(weights, f"{prefix}.mlp_hyper_connection", config)
+        self.experts = parts.experts(weights, f"{prefix}.mlp", config, layer=layer, experts=experts)
+
+    def new_state(self) -> DeltaState | AttentionState:
+        """The state before the first token."""
+        return self._mixer.new_state()
+
+    def expert_input(self, streams: mx.array) -> mx.array:
+        """What this layer's experts and router would read from ``streams``, [T, hidden]."""
+        return self._expert_streams.mix(streams)[0]
+
+    def router_logits(self, x: mx.array) -> mx.array:
+        """The router's logits for rows of `expert_input`, float32 [T, experts]."""
+        return self.experts.router_logits(x)
+
+    def __call__(
+        self,
+        streams: mx.array,
+        state: LayerState,
+        positions: PassPositions,
+        leases: PassLeases,
+        watch: PassWatch | None = None,
+    ) -> mx.array:
+        """Advance ``state`` and return the new streams, [T, streams, hidden]."""
+        streams, x, injection = self.attend(streams, state, positions, watch)
+        return self.take_in(streams, self.experts(x, leases, watch), injection)
+
+    def take_in(self, streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:
+        """The streams after the experts' ``output`` [T, hidden]; ``injection`` is what `attend` returned."""
+        return self._expert_streams.inject(streams, output, injection)
+
+    def attend(
+        self, streams: mx.array, state: LayerState, positions: PassPositions, watch: PassWatch | None = None
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        """Advance ``state``; returns the streams so far, and the input [T, hidden] and injection of the experts."""
+        if watch is not None:
+            watch.entering(self._layer, streams)
+        x, injection = self._attention_streams.read(streams)
+        if isinstance(self._mixer, GatedDeltaLayer) and isinstance(state, DeltaState):
+            y = self._mixer(x, state, start=positions.start, record=positions.record)
+        elif isinstance(self._mixer, SparseAttention) and isinstance(state, AttentionState):
+            y = self._mixer(
+                x, state, angles=positions.angles, block_angles=positions.block_angles, record=positions.record
+            )
+        else:
+            raise StateError(f"a {type(state).__name__} was passed to a {type(self._mixer).__name__}")
+        streams = self._attention_streams.inject(streams, y, injection)
+        if watch is not None:
+            watch.attended(self._layer, streams)
+        x, injection = self._expert_streams.read(streams)
+        return streams, x, injection
+
+
+def decoder_layer(
+    weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts
+) -> DecoderLayer:
+    """A layer that runs whole parts at once where the compiled products are there, else one that asks MLX for each."""
+    if weights.eager is None:
+        return DecoderLayer(weights, prefix, config, kind=kind, layer=layer, experts=experts)
+    # Imported here because it needs the compiled parts of the package.
+    from slotstream_core.models.qwen4_exp.eager.layer import EagerDecoderLayer
+
+    return EagerDecoderLayer(weights, prefix, config, kind=kind, layer=layer, experts=experts)

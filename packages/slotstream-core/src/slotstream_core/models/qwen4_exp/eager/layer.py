@@ -1,0 +1,157 @@
+"""`DecoderLayer`, computed at once: passes of few rows run whole parts of a layer in one call."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core import _native
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.experts.stacks import Experts
+from slotstream_core.models.qwen4_exp.attention import AttentionState
+from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPositions
+from slotstream_core.models.qwen4_exp.eager.attention import EagerAttention
+from slotstream_core.models.qwen4_exp.eager.delta import EagerGatedDelta
+from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
+from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, rows_of
+from slotstream_core.models.qwen4_exp.eager.streams import EagerHyperConnection
+from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
+from slotstream_core.models.qwen4_exp.host_products import Floats
+from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
+from slotstream_core.models.qwen4_exp.projections import WeightReader
+from slotstream_core.state.sequence import LayerState
+
+
+class Attended(NamedTuple):
+    """What a layer's experts start from; its order is that of the compiled calls' outputs.
+
+    Attributes:
+        streams: After the mixer, [T, streams * hidden].
+        x: The experts' input, [T, hidden].
+        injection: How strongly their output enters each stream, [T, streams].
+        ids: The chosen experts, best first, [T, top].
+        mix: Their weights, [T, top].
+    """
+
+    streams: Floats
+    x: Floats
+    injection: Floats
+    ids: npt.NDArray[np.int32]
+    mix: Floats
+
+
+class EagerDecoderLayer(DecoderLayer):
+    """See `DecoderLayer`. Longer passes, and recorded ones, go part by part, with the same bits a row."""
+
+    def __init__(
+        self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts
+    ) -> None:
+        super().__init__(weights, prefix, config, kind=kind, layer=layer, experts=experts)
+        self._host = weights.eager_host()
+        self._top = config.num_experts_per_tok
+        self._width = config.hc_count * config.hidden_size
+        self._shape = (config.hc_count, config.hidden_size)
+        self._compiled = self._describe()
+
+    def _describe(self) -> _native.Layer | None:
+        """The layer for the compiled calls; None when they do not take one of its matrices."""
+        first, second, mixer, experts = self._attention_streams, self._expert_streams, self._mixer, self.experts
+        if not (
+            isinstance(first, EagerHyperConnection)
+            and isinstance(second, EagerHyperConnection)
+            and isinstance(mixer, EagerGatedDelta | EagerAttention)
+            and isinstance(experts, EagerExpertLayer)
+        ):
+            return None
+        readers = first.mixing.description(), second.mixing.description()
+        inputs, output = mixer.input_maps.handles, mixer.output_map.handle
+        routed = experts.description()
+        if None in readers or routed is None or not (all(inputs) and output):
+            return None
+        delta = mixer.description() if isinstance(mixer, EagerGatedDelta) else None
+        return _native.layer(*readers, inputs, output, delta, routed)
+
+    def __call__(
+        self,
+        streams: mx.array,
+        state: LayerState,
+        positions: PassPositions,
+        leases: PassLeases,
+        watch: PassWatch | None = None,
+    ) -> mx.array:
+        """See `DecoderLayer.__call__`."""
+        rows, experts = streams.shape[0], self.experts
+        if (
+            self._compiled is None
+            or rows > NATIVE_ROWS
+            or positions.record
+            or not isinstance(experts, EagerExpertLayer)
+        ):
+            return super().__call__(streams, state, positions, leases, watch)
+        if watch is not None:
+            watch.entering(self._layer, streams)
+        flat = rows_of(streams)
+        if isinstance(self._mixer, EagerGatedDelta) and isinstance(state, DeltaState):
+            attended = self._advance_delta(self._mixer, self._compiled, flat, state)
+        elif isinstance(self._mixer, EagerAttention) and isinstance(state, AttentionState):
+            attended = self._advance_attention(self._mixer, self._compiled, flat, state, positions)
+        else:
+            return super().__call__(streams, state, positions, leases, watch)
+        x = None
+        if watch is not None:
+            watch.attended(self._layer, mx.array(attended.streams.reshape(rows, *self._shape)))
+            x = mx.array(attended.x)
+            watch.routing(self._layer, x)
+        out = np.empty(flat.shape, np.float32)
+        if not experts.join_streams(self._compiled, attended, leases, watch, out):
+            y = experts.mix_routed(mx.array(attended.x), mx.array(attended.ids), mx.array(attended.mix), leases, watch)
+            _native.inject(attended.streams, attended.injection, rows_of(y), out)
+        return mx.array(out.reshape(rows, *self._shape))
+
+    def _attended(self, rows: int) -> Attended:
+        count, hidden = self._shape
+        return Attended(
+            np.empty((rows, self._width), np.float32),
+            np.empty((rows, hidden), np.float32),
+            np.empty((rows, count), np.float32),
+            np.empty((rows, self._top), np.int32),
+            np.empty((rows, self._top), np.float32),
+        )
+
+    def _advance_delta(
+        self, mixer: EagerGatedDelta, compiled: _native.Layer, flat: Floats, state: DeltaState
+    ) -> Attended:
+        attended = self._attended(len(flat))
+        window = np.asarray(state.window)
+        moved = np.empty(window.shape, np.float32)
+        memory = mixer.writable_memory(state)
+        _native.advance_delta(compiled, self._host.handle, flat, window, moved, memory, *attended)
+        state.recorded = []
+        state.window = mx.array(moved)
+        return attended
+
+    def _advance_attention(
+        self,
+        mixer: EagerAttention,
+        compiled: _native.Layer,
+        flat: Floats,
+        state: AttentionState,
+        positions: PassPositions,
+    ) -> Attended:
+        rows = len(flat)
+        projections = np.empty(rows * mixer.input_maps.width, np.float32)
+        injection = np.empty((rows, self._shape[0]), np.float32)
+        _native.enter(compiled, self._host.handle, flat, projections, injection)
+        mixed = mixer.attend(
+            mixer.input_maps.views(projections, rows),
+            state,
+            angles=positions.angles,
+            block_angles=positions.block_angles,
+            record=False,
+        )
+        attended = self._attended(rows)
+        _native.leave(compiled, self._host.handle, mixed, flat, injection, *attended)
+        return attended
