@@ -13,7 +13,9 @@ from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.models.qwen4_exp.eager import attention, checking
 from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
+from slotstream_core.models.qwen4_exp.host_products import HostThreads
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer
+from slotstream_core.models.qwen4_exp.ngram import NgramHash
 from slotstream_core.native import NativeLibrary, NativeMatrix
 from tests.core.qwen4_exp_models import open_model, run_passes
 
@@ -149,3 +151,62 @@ def test_rows_written_to_a_shared_cache_leave_the_other_owner_alone() -> None:
     branch = attention.written(first, None, 5 * rows, 2, axis=0, step=4)
     assert np.array(first)[:, 0].tolist() == [1, 1, 2, 2]
     assert np.array(branch)[:, 0].tolist() == [1, 1, 5, 5]
+
+
+def test_a_layer_refuses_matrices_that_do_not_fit_and_arrays_of_another_shape() -> None:
+    draw = np.random.default_rng(5)
+
+    def matrix(rows: int, columns: int) -> NativeMatrix:
+        dense = mx.array(draw.normal(size=(rows, columns)).astype(np.float32))
+        return NativeMatrix(dense, None, None, bits=0, group_size=0)
+
+    shapes = {"down": (3, 16), "up": (16, 3), "inject": (2, 16), "inputs": (12, 8), "output": (8, 6), "router": (4, 8)}
+    shapes |= {"shared": (10, 8), "shared_down": (8, 5), "gate": (1, 8)}
+    held = {name: matrix(*shape) for name, shape in shapes.items()}
+    at = {name: address_of(each) for name, each in held.items()}
+    reader = at["down"], at["up"], at["inject"], np.ones(16, np.float32), 2, 1e-6
+    experts = at["router"], (at["shared"],), 0, 0, 0, 5, at["shared_down"], at["gate"], 2, 1
+    layer = _native.layer(reader, reader, (at["inputs"],), at["output"], None, experts)
+    swapped = at["up"], at["down"], at["inject"], np.ones(16, np.float32), 2, 1e-6
+    with pytest.raises(ValueError, match="do not fit"):
+        _native.layer(swapped, reader, (at["inputs"],), at["output"], None, experts)
+    with pytest.raises(ValueError, match="outside its map"):
+        _native.layer(reader, reader, (at["inputs"],), at["output"], None, (*experts[:5], 6, *experts[6:]))
+    with pytest.raises(ValueError, match="missing"):
+        _native.layer(reader, reader, (at["inputs"],), 0, None, experts)
+    x, injection = np.zeros((3, 16), np.float32), np.zeros((3, 2), np.float32)
+    with opened_library() as library:
+        _native.enter(layer, library.handle, x, np.zeros(36, np.float32), injection)
+        with pytest.raises(ValueError, match="another size"):
+            _native.enter(layer, library.handle, x, np.zeros(35, np.float32), injection)
+        with pytest.raises(ValueError, match="no delta rule"):
+            _native.advance_delta(layer, library.handle, x, x, x, x, x, x, x, np.zeros((3, 2), np.int32), x)
+        with pytest.raises(ValueError, match="refused"):
+            _native.enter(layer, 0, x, np.zeros(36, np.float32), injection)
+
+
+def test_the_rows_of_one_token_are_those_it_has_among_others() -> None:
+    draw = np.random.default_rng(2)
+    numbers = draw.integers(1, 2**62, 3) * 2 + 1
+    sizes, offsets = np.array([101, 103, 107, 109]), np.array([0, 101, 204, 311])
+    tables = NgramHash(multipliers=numbers, head_sizes=sizes, head_offsets=offsets, eos_id=7)
+    ids = draw.integers(0, 9, 60)
+    together = tables.rows(np.array([7, 7]), ids)
+    history = np.concatenate([[7, 7], ids])
+    for t in range(len(ids)):
+        assert np.array_equal(tables.rows(history[t : t + 2], ids[t : t + 1])[0], together[t])
+
+
+def test_a_piece_that_fails_on_a_host_thread_is_raised_when_the_others_are_done() -> None:
+    threads = HostThreads(2)
+    done: list[int] = []
+
+    def work(piece: int) -> None:
+        if piece == 3:
+            raise ValueError("piece 3")
+        done.append(piece)
+
+    with pytest.raises(ValueError, match="piece 3"):
+        threads.run(work, range(6))
+    threads.close()
+    assert set(done) <= {0, 1, 2, 4, 5}

@@ -248,6 +248,22 @@ static PyObject *py_attend(PyObject *self, PyObject *const *args, Py_ssize_t cou
     return finish(&call);
 }
 
+/* score_blocks(q rows, blocks rows, scale, out rows): the first out.width blocks */
+static PyObject *py_score_blocks(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "score_blocks", count, 4)) return NULL;
+    Rows q = contiguous_rows(&call, args[0]), blocks = contiguous_rows(&call, args[1]);
+    float scale = real(&call, args[2]);
+    Rows out = output(&call, args[3]);
+    require(&call, call.failed || (blocks.width > 0 && q.width % blocks.width == 0 && q.rows == out.rows &&
+                                   out.width <= blocks.rows),
+            "the shapes of q, blocks and out disagree");
+    RUN(out.rows * out.width * q.width, pieces->score_blocks(q.data, q.rows, q.width / blocks.width, blocks.width,
+                                                             blocks.data, out.width, scale, out.data));
+    return finish(&call);
+}
+
 /* route(logits rows, normalise, ids int32 [rows, top], weights rows) */
 static PyObject *py_route(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
@@ -436,6 +452,7 @@ static PyMethodDef methods[] = {
     FAST(rms_norm),   FAST(mix_streams), FAST(inject), FAST(silu),  FAST(sigmoid), FAST(silu_multiply),
     FAST(gate),       FAST(convolve),    FAST(delta),  FAST(norm_rotate), FAST(attend), FAST(route),
     FAST(combine),    FAST(ngram_gate),  FAST(unpack), FAST(multiply), FAST(experts), FAST(read_streams),
+    FAST(score_blocks),
     WHOLE(layer),     WHOLE(enter),      WHOLE(leave), WHOLE(advance_delta), WHOLE(shared), WHOLE(join_experts),
     {"instruction_sets", py_instruction_sets, METH_NOARGS, NULL},
     {"is_narrow", py_is_narrow, METH_O, NULL},

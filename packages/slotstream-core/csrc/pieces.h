@@ -78,6 +78,10 @@ typedef struct {
 /* Heads first..last-1 of an attention row. */
 typedef void ss_attend_heads_fn(const ss_attention_row *row, int64_t first, int64_t last);
 
+/* out[t, b] = scale * sum over heads of max(0, q[t, head, :] . blocks[b, :]); q [rows, heads, dim]. */
+typedef void ss_score_blocks_fn(const float *q, int64_t rows, int64_t heads, int64_t dim, const float *blocks,
+                                int64_t count, float scale, float *out);
+
 /* The top ids of each row of logits [rows, experts], best first (of equals the lower id), and their softmax weights:
  * over the chosen when normalise, else over all. */
 typedef void ss_route_fn(const float *logits, int64_t rows, int64_t experts, int64_t top, int32_t normalise,
@@ -127,6 +131,7 @@ typedef struct {
     ss_delta_heads_fn *delta_heads;
     ss_norm_rotate_fn *norm_rotate;
     ss_attend_heads_fn *attend_heads;
+    ss_score_blocks_fn *score_blocks;
     ss_route_fn *route;
     ss_combine_fn *combine;
     ss_ngram_gate_fn *ngram_gate;

@@ -273,6 +273,19 @@ static void attend_heads(const ss_attention_row *a, int64_t first, int64_t last)
     }
 }
 
+static void score_blocks(const float *q, int64_t rows, int64_t heads, int64_t dim, const float *blocks, int64_t count,
+                         float scale, float *out) {
+    for (int64_t t = 0; t < rows; t++)
+        for (int64_t b = 0; b < count; b++) {
+            float total = 0.0f;
+            for (int64_t h = 0; h < heads; h++) {
+                float match = dot(q + (t * heads + h) * dim, blocks + b * dim, dim);
+                total += match > 0.0f ? match : 0.0f;
+            }
+            out[t * count + b] = scale * total;
+        }
+}
+
 static void route(const float *logits, int64_t rows, int64_t experts, int64_t top, int32_t normalise, int32_t *ids,
                   float *weights) {
     for (int64_t t = 0; t < rows; t++) {
@@ -425,6 +438,7 @@ const ss_pieces SS_PIECES = {
     .delta_heads = delta_heads,
     .norm_rotate = norm_rotate,
     .attend_heads = attend_heads,
+    .score_blocks = score_blocks,
     .route = route,
     .combine = combine,
     .ngram_gate = ngram_gate,

@@ -7,8 +7,8 @@
 
 #define NARROW_COLUMNS 512      /* quantised matrices of at most so many columns ... */
 #define NARROW_VALUES (1 << 17) /* ... or so many values use the pieces' own product */
-#define TALL_VALUES (1 << 20)   /* from so many values on, threads share it */
-#define PIECE_ROWS 512
+#define SHARED_VALUES (1 << 16) /* from so many values on, threads share a matrix ... */
+#define PIECE_VALUES (1 << 15)  /* ... in pieces of about so many */
 
 const ss_pieces *ss_chosen_pieces = &ss_pieces_baseline;
 #define pieces ss_chosen_pieces
@@ -30,74 +30,92 @@ static ss_narrow narrow_of(const ss_matrix *m, int64_t member) {
                        m->bits};
 }
 
-static void multiply_narrow(const ss_matrix *matrix, int64_t member, const float *x, int64_t rows, float *out) {
-    ss_narrow narrow = narrow_of(matrix, member);
-    ss_narrow_row row;
-    for (int64_t t = 0; t < rows; t++) {
-        pieces->narrow_prepare(&narrow, x + t * matrix->columns, &row);
-        pieces->narrow_product(&narrow, &row, out + t * matrix->rows);
-    }
-}
-
 typedef struct {
     const ss_narrow *matrix;
     const ss_narrow_row *row;
+    int64_t piece_rows;
     float *out;
 } narrow_job;
+
+static int64_t piece_rows(const ss_matrix *matrix) {
+    int64_t rows = PIECE_VALUES / matrix->columns;
+    return rows < 1 ? 1 : rows;
+}
 
 static void narrow_piece(void *context, int64_t piece) {
     const narrow_job *job = context;
     const ss_narrow *m = job->matrix;
-    int64_t first = piece * PIECE_ROWS, groups = m->columns / m->group_size;
+    int64_t first = piece * job->piece_rows, groups = m->columns / m->group_size;
     ss_narrow part = *m;
-    part.rows = m->rows - first < PIECE_ROWS ? m->rows - first : PIECE_ROWS;
+    part.rows = m->rows - first < job->piece_rows ? m->rows - first : job->piece_rows;
     part.packed += first * (m->columns * m->bits / 8);
     part.scales += first * groups;
     part.biases += first * groups;
     pieces->narrow_product(&part, job->row, job->out + first);
 }
 
-/* A matrix of few columns and very many rows, such as an output head: rows of it are shared out. */
-static int32_t multiply_tall(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out) {
+static void multiply_row(const ss_matrix *matrix, int64_t member, const float *x, float *out) {
+    ss_narrow narrow = narrow_of(matrix, member);
+    ss_narrow_row row;
+    pieces->narrow_prepare(&narrow, x, &row);
+    pieces->narrow_product(&narrow, &row, out);
+}
+
+int32_t ss_apply(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out) {
+    if (!ss_is_narrow(matrix)) return ss_multiply(pool, matrix, 0, x, SS_FLOAT32, rows, out);
+    if (matrix->rows * matrix->columns < SHARED_VALUES) {
+        for (int64_t t = 0; t < rows; t++) multiply_row(matrix, 0, x + t * matrix->columns, out + t * matrix->rows);
+        return pool ? SS_OK : SS_BAD_ARGUMENT;
+    }
+    if (!pool) return SS_BAD_ARGUMENT;
     ss_narrow narrow = narrow_of(matrix, 0);
     ss_narrow_row row;
     ss_call call;
     int32_t code = ss_begin(pool, 0, &call);
     if (code != SS_OK) return code;
+    narrow_job job = {.matrix = &narrow, .row = &row, .piece_rows = piece_rows(matrix)};
     for (int64_t t = 0; t < rows; t++) {
         pieces->narrow_prepare(&narrow, x + t * matrix->columns, &row);
-        narrow_job job = {&narrow, &row, out + t * matrix->rows};
-        ss_share(&call, narrow_piece, &job, (matrix->rows + PIECE_ROWS - 1) / PIECE_ROWS);
+        job.out = out + t * matrix->rows;
+        ss_share(&call, narrow_piece, &job, (matrix->rows + job.piece_rows - 1) / job.piece_rows);
     }
     ss_end(&call);
     return SS_OK;
 }
 
-int32_t ss_apply(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out) {
-    if (!ss_is_narrow(matrix)) return ss_multiply(pool, matrix, 0, x, SS_FLOAT32, rows, out);
-    if (!pool) return SS_BAD_ARGUMENT;
-    if (matrix->rows * matrix->columns >= TALL_VALUES) return multiply_tall(pool, matrix, x, rows, out);
-    multiply_narrow(matrix, 0, x, rows, out);
-    return SS_OK;
+typedef struct {
+    const ss_matrix *gate, *up, *down;
+    const ss_narrow_row *row;
+    const int32_t *slots; /* of one row */
+    float *out;
+} experts_job;
+
+static void expert_piece(void *context, int64_t choice) {
+    const experts_job *job = context;
+    float inner[SS_NARROW_COLUMNS], raised[SS_NARROW_COLUMNS];
+    int64_t slot = job->slots[choice], width = job->gate->rows;
+    ss_narrow gate = narrow_of(job->gate, slot), up = narrow_of(job->up, slot);
+    pieces->narrow_product(&gate, job->row, inner);
+    pieces->narrow_product(&up, job->row, raised);
+    pieces->silu_multiply(inner, width, raised, width, 1, width, inner);
+    multiply_row(job->down, slot, inner, job->out + choice * job->down->rows);
 }
 
-static int32_t experts_narrow(const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down, const float *x,
-                              int64_t rows, const int32_t *slots, int64_t top, float *out) {
+static int32_t experts_narrow(ss_pool *pool, const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down,
+                              const float *x, int64_t rows, const int32_t *slots, int64_t top, float *out) {
     for (int64_t i = 0; i < rows * top; i++)
         if (slots[i] < 0 || slots[i] >= gate->members) return SS_OUT_OF_RANGE;
-    float inner[SS_NARROW_COLUMNS], raised[SS_NARROW_COLUMNS];
+    ss_call call;
+    int32_t code = ss_begin(pool, 0, &call);
+    if (code != SS_OK) return code;
     ss_narrow_row row;
+    ss_narrow first = narrow_of(gate, 0);
     for (int64_t t = 0; t < rows; t++) {
-        ss_narrow first = narrow_of(gate, 0);
         pieces->narrow_prepare(&first, x + t * gate->columns, &row);
-        for (int64_t j = 0; j < top; j++) {
-            ss_narrow g = narrow_of(gate, slots[t * top + j]), u = narrow_of(up, slots[t * top + j]);
-            pieces->narrow_product(&g, &row, inner);
-            pieces->narrow_product(&u, &row, raised);
-            pieces->silu_multiply(inner, gate->rows, raised, gate->rows, 1, gate->rows, inner);
-            multiply_narrow(down, slots[t * top + j], inner, 1, out + (t * top + j) * down->rows);
-        }
+        experts_job job = {gate, up, down, &row, slots + t * top, out + t * top * down->rows};
+        ss_share(&call, expert_piece, &job, top);
     }
+    ss_end(&call);
     return SS_OK;
 }
 
@@ -110,7 +128,8 @@ static int are_narrow(const ss_matrix *gate, const ss_matrix *up, const ss_matri
 
 int32_t ss_apply_experts(ss_pool *pool, const ss_matrix *gate, const ss_matrix *up, const ss_matrix *down,
                          const float *x, int64_t rows, const int32_t *slots, int64_t top, float *out) {
-    if (are_narrow(gate, up, down)) return experts_narrow(gate, up, down, x, rows, slots, top, out);
+    if (!pool) return SS_BAD_ARGUMENT;
+    if (are_narrow(gate, up, down)) return experts_narrow(pool, gate, up, down, x, rows, slots, top, out);
     return ss_experts(pool, gate, up, down, x, SS_FLOAT32, rows, slots, NULL, top, out);
 }
 

@@ -17,7 +17,7 @@
 #endif
 
 #define PAUSES 64
-#define WORKER_YIELDS 100
+#define WORKER_YIELDS 200
 #define CALLER_YIELDS 1000
 #define MAX_THREADS 256
 #define LINE 64

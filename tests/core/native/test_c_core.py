@@ -9,33 +9,38 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CSRC = ROOT / "packages" / "slotstream-core" / "csrc"
-SOURCE = pathlib.Path(__file__).parent / "c" / "native_test.c"
+TESTS = pathlib.Path(__file__).parent / "c"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+CORE = "native_test"
+STEPS = "steps_test"
 COMMON = ("variants.c", "threads.c", "matrices.c", "products.c", "experts.c", "rows.c", "kernels_scalar.c")
 LANES = ("lanes.c", "segments.c")
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
-X86 = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512}
+PIECES = ("pieces.c", "steps.c")
+X86 = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512, "pieces_avx2.c": AVX2}
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-FLAGS = ("-std=gnu11", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}")
+FLAGS = ("-std=gnu11", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", f"-I{CSRC}")
 
 
-def build(folder: pathlib.Path, compiler: str | None, *flags: str, x86: bool, neon: bool = False) -> pathlib.Path:
+def build(
+    folder: pathlib.Path, compiler: str | None, *flags: str, x86: bool, neon: bool = False, test: str = CORE
+) -> pathlib.Path:
     if compiler is None:
         pytest.skip("no compiler for it here")
-    sources: dict[str, tuple[str, ...]] = {str(CSRC / name): () for name in COMMON}
+    sources: dict[str, tuple[str, ...]] = {str(CSRC / name): () for name in (*COMMON, *PIECES)}
     if x86:
         sources |= {str(CSRC / name): instructions for name, instructions in X86.items()}
     if neon:
         sources[str(CSRC / "kernels_neon.c")] = ()
-    sources[str(SOURCE)] = ()
+    sources[str(TESTS / f"{test}.c")] = ()
     macros = ("-DSS_WITH_X86_VARIANTS",) if x86 else ()
     objects = []
     for source, instructions in sources.items():
         objects.append(str(folder / f"{pathlib.Path(source).stem}.o"))
         command = [compiler, *FLAGS, *macros, *instructions, *flags, "-c", source, "-o", objects[-1]]
         subprocess.run(command, check=True)
-    program = folder / "native_test"
+    program = folder / test
     subprocess.run([compiler, *flags, *objects, "-o", str(program), "-pthread", "-lm"], check=True)
     return program
 
@@ -44,7 +49,7 @@ def build_lanes(folder: pathlib.Path, *flags: str) -> pathlib.Path:
     if COMPILER is None or os.uname().sysname != "Linux":
         pytest.skip("the test of the reading lanes needs a compiler and Linux")
     program = folder / "lanes_test"
-    sources = [*(str(CSRC / name) for name in LANES), str(SOURCE.with_name("lanes_test.c"))]
+    sources = [*(str(CSRC / name) for name in LANES), str(TESTS / "lanes_test.c")]
     subprocess.run([COMPILER, *FLAGS, *flags, "-D_GNU_SOURCE", *sources, "-o", str(program), "-pthread"], check=True)
     return program
 
@@ -100,6 +105,17 @@ def test_neon_passes_the_c_test_in_an_emulator(tmp_path: pathlib.Path) -> None:
     assert "neon ok" in run(emulator, str(program), "neon")
 
 
+def test_the_steps_of_a_layer_pass_their_c_test_under_sanitizers(tmp_path: pathlib.Path) -> None:
+    assert "steps ok" in run(str(build(tmp_path, COMPILER, "-O1", *SANITIZE, x86=False, test=STEPS)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_the_steps_of_every_instruction_set_pass_their_c_test(tmp_path: pathlib.Path, sanitizer: str) -> None:
+    program = build(tmp_path, COMPILER, "-O1", f"-fsanitize={sanitizer}", x86=is_x86(), test=STEPS)
+    assert "steps ok" in run(str(program))
+
+
 def test_the_core_needs_no_python_header() -> None:
     headers = (
         "slotstream_native.h",
@@ -109,6 +125,9 @@ def test_the_core_needs_no_python_header() -> None:
         "matrices.h",
         "lanes.h",
         "segments.h",
+        "pieces.h",
+        "pieces_body.h",
+        "steps.h",
     )
-    for name in (*COMMON, *LANES, *X86, *headers, "kernels_neon.c"):
+    for name in (*COMMON, *PIECES, *LANES, *X86, *headers, "kernels_neon.c"):
         assert "Python.h" not in (CSRC / name).read_text(encoding="utf-8")

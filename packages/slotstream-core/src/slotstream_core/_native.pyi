@@ -84,6 +84,7 @@ def read_streams(
     injection: _Floats,
     /,
 ) -> None: ...
+def score_blocks(q: _Floats, blocks: _Floats, scale: float, out: _Floats, /) -> None: ...
 
 class Layer:
     """A decoder layer for the calls below. Keeps the vectors it was made of; the matrices are kept by their owners."""

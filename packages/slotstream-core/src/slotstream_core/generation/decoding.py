@@ -24,7 +24,7 @@ Passed = Callable[[SequenceState, Row | None], None]
 
 def logits_row(logits: mx.array) -> Row:
     """Return the last row of float32 logits [rows, vocabulary] as a float32 numpy vector, evaluating it."""
-    return np.asarray(logits)[-1].copy()  # indexing first would be an operation of MLX
+    return np.array(np.asarray(logits)[-1])  # indexing first would be an operation of MLX
 
 
 class PromptReader:

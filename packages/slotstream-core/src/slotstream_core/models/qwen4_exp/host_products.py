@@ -10,7 +10,7 @@ thread: results are the same for any number of cores, and no BLAS thread spins w
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
@@ -69,8 +69,19 @@ class HostThreads:
         if len(pieces) == 1:
             work(pieces[0])
             return
-        for _ in self._pool.map(work, pieces):
-            pass
+        waiting = iter(pieces)
+
+        def take() -> None:
+            for piece in waiting:  # threads share the iterator: each piece is handed out once
+                work(piece)
+
+        others = [self._pool.submit(take) for _ in range(min(self.count, len(pieces)) - 1)]
+        try:
+            take()
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
 
     def close(self) -> None:
         """End the threads."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Self
 
 import mlx.core as mx
@@ -49,6 +50,8 @@ class NgramHash:
 
     def rows(self, context: Ids, ids: Ids) -> Ids:
         """Table rows [T, heads] of ``ids`` [T] that follow ``context`` [context_tokens]."""
+        if len(ids) == 1:
+            return np.array([self._rows_of_one(context.tolist(), int(ids[0]))], np.int64)
         history = np.concatenate([context, ids])
         tokens = len(ids)
         depth = self.context_tokens
@@ -63,6 +66,30 @@ class NgramHash:
             part = slice((back - 1) * heads, back * heads)
             blocks.append(np.remainder(mixed[:, None], self.head_sizes[part]) + self.head_offsets[part])
         return np.concatenate(blocks, axis=1)
+
+    @cached_property
+    def _numbers(self) -> tuple[list[int], list[tuple[int, int]]]:
+        return self.multipliers.tolist(), list(zip(self.head_sizes.tolist(), self.head_offsets.tolist(), strict=True))
+
+    def _rows_of_one(self, context: list[int], token: int) -> list[int]:
+        """As `rows` for one token, without numpy's cost for each operation."""
+        multipliers, heads = self._numbers
+        depth = self.context_tokens
+        share = len(heads) // depth
+        mixed = _wrapped(token * multipliers[0])
+        cut = False
+        rows = []
+        for back in range(1, depth + 1):
+            earlier = context[depth - back]
+            cut = cut or earlier == self.eos_id
+            mixed ^= _wrapped((self.eos_id if cut else earlier) * multipliers[back])
+            rows += [mixed % size + offset for size, offset in heads[(back - 1) * share : back * share]]
+        return rows
+
+
+def _wrapped(value: int) -> int:
+    """``value`` in 64 bits, signed."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 @dataclass
@@ -160,6 +187,11 @@ class NgramLayer:
             ExpertReadError: A row could not be read.
         """
         rows = self._hash.rows(state.context, ids)
+        if len(ids) == 1:  # few rows, which are seldom the same
+            own = rows[0].tolist()
+            order = sorted(set(own))
+            places = np.array([[order.index(row) for row in own]], np.intp)
+            return self._embed(self.cache.fetch(np.array(order, np.int64)), places)
         distinct, inverse = np.unique(rows, return_inverse=True)
         return self._embed(self.cache.fetch(distinct), inverse.reshape(len(ids), -1))
 

@@ -1,6 +1,7 @@
 """Rotary position embedding: angles computed once a pass on the host, applied by every attention layer."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import mlx.core as mx
 import numpy as np
@@ -11,15 +12,27 @@ from slotstream_core.checkpoint.config import Qwen4ExpConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Angles:
-    """Cosines and sines of some positions, each [positions, 1, rotary_dim / 2] in the compute dtype.
+    """Cosines and sines of some positions.
 
-    ``host_cos`` and ``host_sin`` are the same in float32 for numpy, [positions, rotary_dim / 2].
+    Attributes:
+        host_cos: For numpy, float32 [positions, rotary_dim / 2].
+        host_sin: As `host_cos`.
+        dtype: The compute dtype.
     """
 
-    cos: mx.array
-    sin: mx.array
     host_cos: npt.NDArray[np.float32]
     host_sin: npt.NDArray[np.float32]
+    dtype: mx.Dtype
+
+    @cached_property
+    def cos(self) -> mx.array:
+        """[positions, 1, rotary_dim / 2] in the compute dtype."""
+        return mx.array(self.host_cos[:, None]).astype(self.dtype)
+
+    @cached_property
+    def sin(self) -> mx.array:
+        """As `cos`."""
+        return mx.array(self.host_sin[:, None]).astype(self.dtype)
 
 
 class RotaryEmbedding:
@@ -41,15 +54,10 @@ class RotaryEmbedding:
 
     def angles(self, positions: npt.NDArray[np.int64]) -> Angles:
         """Angles of ``positions``, [T] or [3, T] (time, height, width)."""
-        axes = np.broadcast_to(positions, (3, positions.shape[-1])).astype(np.float32)
-        turns = np.ascontiguousarray(axes[self._axis_of].T) * self._frequencies
-        cos, sin = np.cos(turns), np.sin(turns)
-        return Angles(
-            cos=mx.array(cos[:, None]).astype(self._dtype),
-            sin=mx.array(sin[:, None]).astype(self._dtype),
-            host_cos=cos,
-            host_sin=sin,
-        )
+        axes = positions.astype(np.float32)
+        own = axes[:, None] if axes.ndim == 1 else np.ascontiguousarray(axes[self._axis_of].T)
+        turns = own * self._frequencies
+        return Angles(host_cos=np.cos(turns), host_sin=np.sin(turns), dtype=self._dtype)
 
     def pass_angles(self, start: int, tokens: int, ratio: int) -> tuple[Angles, Angles | None]:
         """Angles of a pass of ``tokens`` from position ``start`` on, and of the indexer blocks that it completes.

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, Self
 
@@ -20,7 +19,7 @@ from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPos
 from slotstream_core.models.qwen4_exp.draft import DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS
-from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, pass_leases
+from slotstream_core.models.qwen4_exp.moe import PassWatch, pass_leases
 from slotstream_core.models.qwen4_exp.ngram import NgramState
 from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
 from slotstream_core.models.qwen4_exp.parts import layer_parts
@@ -273,9 +272,7 @@ class Qwen4ExpModel:
                 yield (index + 1) / len(self._layers)
         with self._plain_blas():
             last = streams[-1]
-            result = ForwardResult(
-                logits=self._logits(last, logits), streams=_joined(streams)
-            )
+            result = ForwardResult(logits=self._logits(last, logits), streams=_joined(streams))
             if self.draft_head is not None:
                 for number, (tokens, part) in enumerate(zip(passes, streams, strict=True)):
                     self.draft_head.follow(_draft_state(state), tokens, part, wait=False)
@@ -338,7 +335,9 @@ class Qwen4ExpModel:
         ahead: AbstractContextManager[PassWatch | None] = nullcontext(watch)
         if decode and watch is None and self._forecasts is not None:
             ahead = self._forecasts.watching(len(tokens))
-        with pass_leases() as leases, self._plain_blas(), ahead as watch:
+        few = self._eager is not None and len(tokens) < HOST_ROWS  # no product of these goes through a BLAS
+        blas = nullcontext() if few else self._plain_blas()
+        with pass_leases() as leases, blas, ahead as watch:
             streams = self._embedding(tokens)
             for index, layer in enumerate(self._layers):
                 if index in ngrams:

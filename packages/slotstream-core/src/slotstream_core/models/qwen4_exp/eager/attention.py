@@ -177,6 +177,7 @@ class EagerSelector(Selector):
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
+        self._eager = weights.eager_host()
         self._eps = config.rms_norm_eps
         self._q_weight = np.array(self._q_norm.plain_weight).reshape(-1)
         self._k_weight = np.array(self._k_norm.plain_weight).reshape(-1)
@@ -201,12 +202,14 @@ class EagerSelector(Selector):
         blocks = done + fresh
         if blocks <= self._best:
             return None
-        q = self._rotated(qk[:, :width], self._q_weight, angles).reshape(len(qk), self._heads, self._dim)
-        keys_t = np.asarray(state.blocks)[:blocks].T
+        q = self._rotated(qk[:, :width], self._q_weight, angles)
+        keys, scale = np.asarray(state.blocks), self._dim**-0.5
         scores = np.empty((len(qk), blocks), np.float32)
-        for row, out in zip(q, scores, strict=True):  # a product a row: its bits do not depend on the other rows
-            np.sum(np.maximum(row @ keys_t, 0.0), axis=0, out=out)
-        scores *= np.float32(self._dim**-0.5)
+
+        def part(first: int, last: int) -> None:
+            pieces.score_blocks(q[first:last], keys, scale, scores[first:last])
+
+        self._eager.run_parts(part, len(q), values=q.size * blocks)
         return scores
 
     def _rotated(self, x: Floats, weight: Floats, angles: Angles) -> Floats:

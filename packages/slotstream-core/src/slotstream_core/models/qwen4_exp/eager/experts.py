@@ -13,7 +13,7 @@ from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack, Stack
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost, MatrixView, rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
-from slotstream_core.models.qwen4_exp.host_products import Floats, multiply_by_expert
+from slotstream_core.models.qwen4_exp.host_products import Floats
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch, host_stacks
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 
@@ -40,9 +40,7 @@ class EagerShared:
     def join(self, mix: mx.array, routed: mx.array) -> mx.array:
         """See `SharedRun.join`."""
         shared, gate = self._parts or self._layer.shared_parts(self._x)
-        out = np.empty(shared.shape, np.float32)
-        _native.combine(shared, gate, np.asarray(mix), np.asarray(routed).reshape(-1, shared.shape[1]), out)
-        return mx.array(out)
+        return mx.array(self._layer.combine(shared, gate, np.asarray(mix), np.asarray(routed)))
 
 
 class EagerExpertLayer(ExpertLayer):
@@ -115,9 +113,21 @@ class EagerExpertLayer(ExpertLayer):
         else:
             _native.shared(compiled, self._eager.handle, x, shared, gate)
             slots = np.asarray(places)[ids]
-        stacks = (view.handle for view in views)
+        gate_stack, up_stack, down_stack = (view.handle for view in views)
         _native.join_experts(
-            compiled, self._eager.handle, *stacks, slots, mix, x, shared, gate, streams, injection, out
+            compiled,
+            self._eager.handle,
+            gate_stack,
+            up_stack,
+            down_stack,
+            slots,
+            mix,
+            x,
+            shared,
+            gate,
+            streams,
+            injection,
+            out,
         )
         return True
 
@@ -143,6 +153,18 @@ class EagerExpertLayer(ExpertLayer):
         _native.silu_multiply(gate, up, inner)
         return self._shared_down_map(inner), self._shared_gate_map(x)
 
+    def combine(self, shared: Floats, gate: Floats, mix: Floats, routed: Floats) -> Floats:
+        """The gated shared expert plus the sum of ``routed`` [T, k, hidden] weighted by ``mix``; [T, hidden]."""
+        out, top = np.empty(shared.shape, np.float32), mix.shape[1]
+        outputs = routed.reshape(-1, shared.shape[1])
+
+        def part(first: int, last: int) -> None:
+            rows = slice(first, last)
+            _native.combine(shared[rows], gate[rows], mix[rows], outputs[first * top : last * top], out[rows])
+
+        self._eager.run_parts(part, len(out), values=outputs.size)
+        return out
+
     def _take_places(self, places: mx.array, ids: mx.array) -> mx.array:
         return mx.array(np.asarray(places)[np.asarray(ids)])
 
@@ -153,8 +175,8 @@ class EagerExpertLayer(ExpertLayer):
             return super()._compute(x, slots)
         places, rows = np.asarray(slots), rows_of(x)
         if len(rows) > NATIVE_ROWS and np.bincount(places.reshape(-1)).max() > NATIVE_ROWS:
-            flat = places.reshape(-1)
-            outputs = self._mixed_pairs(arrays, views, np.repeat(rows, self._top, axis=0), flat)
+            sources = np.repeat(np.arange(len(rows)), self._top)
+            outputs = self._mixed_pairs(arrays, views, rows, sources, places.reshape(-1))
             return mx.array(outputs.reshape(*places.shape, -1))
         return mx.array(self._packed(views, rows, places))
 
@@ -163,7 +185,7 @@ class EagerExpertLayer(ExpertLayer):
         views = self._views(arrays)
         if views is None:
             return super()._compute_pairs(x, rows, slots)
-        return mx.array(self._mixed_pairs(arrays, views, rows_of(x)[rows], slots))
+        return mx.array(self._mixed_pairs(arrays, views, rows_of(x), rows, slots))
 
     def _packed(self, views: Views, x: Floats, slots: Slots) -> Floats:
         """Outputs [rows, k, hidden] of the experts in ``slots`` [rows, k] on ``x`` [rows, hidden]."""
@@ -188,16 +210,46 @@ class EagerExpertLayer(ExpertLayer):
             part(0, len(x))
         return out.reshape(*slots.shape, -1)
 
-    def _mixed_pairs(self, arrays: ExpertArrays, views: Views, pairs: Floats, slots: Slots) -> Floats:
-        """Outputs [pairs, hidden]; an expert with many rows is unpacked, the others stay packed."""
-        many = np.bincount(slots)[slots] > NATIVE_ROWS
-        few = ~many
-        outputs = np.empty(pairs.shape, np.float32)
+    def _mixed_pairs(
+        self, arrays: ExpertArrays, views: Views, x: Floats, sources: npt.NDArray[np.integer], slots: Slots
+    ) -> Floats:
+        """Row ``sources[i]`` of ``x`` through ``slots[i]``, [pairs, hidden].
+
+        An expert with many rows is unpacked, the others stay packed.
+        """
+        few = np.bincount(slots)[slots] <= NATIVE_ROWS
+        outputs = np.empty((len(slots), x.shape[1]), np.float32)
         if few.any():
-            outputs[few] = self._packed(views, pairs[few], slots[few, None])[:, 0]
-        if many.any():
-            outputs[many] = multiply_by_expert(host_stacks(arrays), pairs[many], slots[many], self._eager.threads)
+            outputs[few] = self._packed(views, x[sources[few]], slots[few, None])[:, 0]
+        many = np.flatnonzero(~few)
+        if len(many):
+            self._unpacked(arrays, x, sources, slots, many, outputs)
         return outputs
+
+    def _unpacked(
+        self,
+        arrays: ExpertArrays,
+        x: Floats,
+        sources: npt.NDArray[np.integer],
+        slots: Slots,
+        pairs: npt.NDArray[np.intp],
+        outputs: Floats,
+    ) -> None:
+        """Compute ``pairs``, whose experts have many rows each, with dense products; all rows of an expert together."""
+        gate, up, down = host_stacks(arrays)
+        order = pairs[np.argsort(slots[pairs], kind="stable")]
+        distinct, starts = np.unique(slots[order], return_index=True)
+        groups = list(zip(distinct.tolist(), np.split(order, starts[1:]), strict=True))
+        threads = self._eager.threads
+
+        def one_slot(group: tuple[int, npt.NDArray[np.intp]]) -> None:
+            slot, own = group
+            rows = x[sources[own]]
+            inner = gate.multiply_member(slot, rows, threads)
+            _native.silu_multiply(inner, up.multiply_member(slot, rows, threads), inner)
+            outputs[own] = down.multiply_member(slot, inner, threads)
+
+        threads.run(one_slot, groups)
 
     def _views(self, arrays: ExpertArrays) -> Views | None:
         """The places as the compiled products see them; the arrays change when the pool is resized."""

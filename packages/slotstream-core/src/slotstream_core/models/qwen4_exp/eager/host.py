@@ -19,7 +19,7 @@ from slotstream_core.native import NativeLibrary, NativeMatrix, native_choice
 NATIVE_ROWS = 32
 """Up to this many rows a product runs on packed weights; above, unpacking them for a dense product is faster."""
 
-PARALLEL_VALUES = 1 << 20
+PARALLEL_VALUES = 1 << 17
 """Pieces that touch fewer values than this run on the calling thread: waking others takes longer."""
 
 logger = logging.getLogger("slotstream.native")

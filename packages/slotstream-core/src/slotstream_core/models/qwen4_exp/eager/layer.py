@@ -66,13 +66,13 @@ class EagerDecoderLayer(DecoderLayer):
             and isinstance(experts, EagerExpertLayer)
         ):
             return None
-        readers = first.mixing.description(), second.mixing.description()
+        first_reader, second_reader = first.mixing.description(), second.mixing.description()
         inputs, output = mixer.input_maps.handles, mixer.output_map.handle
         routed = experts.description()
-        if None in readers or routed is None or not (all(inputs) and output):
+        if first_reader is None or second_reader is None or routed is None or not (all(inputs) and output):
             return None
         delta = mixer.description() if isinstance(mixer, EagerGatedDelta) else None
-        return _native.layer(*readers, inputs, output, delta, routed)
+        return _native.layer(first_reader, second_reader, inputs, output, delta, routed)
 
     def __call__(
         self,

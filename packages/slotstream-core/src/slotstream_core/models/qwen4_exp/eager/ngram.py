@@ -49,7 +49,8 @@ class EagerNgram(NgramLayer):
         keys, value = self._maps(rows_of(embeddings))
         flat = rows_of(streams)
         gated = np.empty(flat.shape, np.float32)
-        pieces.ngram_gate(self._normed(keys, self._key_weight), self._normed(flat, self._query_weight), value, gated)
+        matched, asked = self._normed(keys, self._key_weight), self._normed(flat, self._query_weight)
+        self._eager.run_rows(lambda rows: pieces.ngram_gate(matched[rows], asked[rows], value[rows], gated[rows]), flat)
         window = np.asarray(state.window)
         normed = self._normed(gated, self._conv_weight)
         convolved = np.empty(flat.shape, np.float32)
@@ -68,5 +69,5 @@ class EagerNgram(NgramLayer):
 
     def _normed(self, x: Floats, weight: Floats) -> Floats:
         out = np.empty(x.shape, np.float32)
-        pieces.rms_norm(x, weight, self._count, self._eps, out)
+        self._eager.run_rows(lambda rows: pieces.rms_norm(x[rows], weight, self._count, self._eps, out[rows]), x)
         return out

@@ -44,7 +44,7 @@ class EagerMixing:
         self._native = bool(self._down.handle and self._up.handle and (self._inject is None or self._inject.handle))
 
     def description(self) -> tuple[int, int, int, Floats, int, float] | None:
-        """For `_native.layer`: three matrices, norm and streams; None when there is no injection or a matrix is not taken."""
+        """For `_native.layer`: matrices, norm and streams; None without injection, or when a matrix is not taken."""
         if not self._native or self._inject is None:
             return None
         return self._down.handle, self._up.handle, self._inject.handle, self._weight, self._streams, self._eps
