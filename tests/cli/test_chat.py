@@ -58,7 +58,7 @@ def test_commands_are_obeyed_and_never_sent(capsys: pytest.CaptureFixture[str]) 
         assert chat.take(line)
     said = capsys.readouterr()
     assert (engine.requests, said.out) == ([], "")
-    for words in ("/quit", "nothing has been answered", "no system message", "images are not understood yet"):
+    for words in ("/quit", "nothing has been answered", "no system message", "no vision tower"):
         assert words in said.err
     assert "there is no command /nonsense" in said.err
     assert not chat.take("/quit")

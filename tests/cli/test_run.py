@@ -56,6 +56,14 @@ def test_statistics_hold_the_numbers_of_the_run(invoke: Invoke, tiny_model: Path
     assert list(tmp_path.glob(".stats*")) == []
 
 
+def test_memory_is_sampled_while_it_generates_when_asked(invoke: Invoke, tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "stats.json"
+    result = invoke("run", "--model", tiny_model, *GREEDY, "--sample-footprint", "--vision", "off", "--stats-json", out)
+    assert result.exit_code == 0, result.stderr
+    assert "MB sampled peak, " in result.stderr
+    assert json.loads(out.read_text())["sampled_peak_bytes"] > 0
+
+
 def test_a_seed_repeats_a_sampled_reply(invoke: Invoke, tiny_model: Path) -> None:
     sampled = ("run", "--model", tiny_model, "--max-tokens", "12", "--temperature", "1.5", "--top-k", "0")
     first, again = (invoke(*sampled, "--seed", "11").stdout for _ in range(2))
@@ -92,6 +100,8 @@ def test_thoughts_go_to_stderr(invoke: Invoke, tiny_model: Path) -> None:
         (["--prompt", "-"], 1, "prompt is empty"),
         (["--prompt", "a\udcff"], 1, "UTF-8"),
         (["--raw", "--think"], 2, "cannot be combined"),
+        (["--image", "cat.png"], 2, "no vision tower"),
+        (["--vision", "on"], 2, "no vision tower"),
         (["--experts-per-layer", "0"], 2, "experts-per-layer"),
         (["--memory-gb", "nan"], 2, "memory-gb"),
         (["--memory-gb", "0.001"], 1, "--memory-gb"),

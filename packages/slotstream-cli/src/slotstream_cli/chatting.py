@@ -17,6 +17,7 @@ from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model, warm_directory
 from slotstream_cli.report import rate
 from slotstream_cli.running import cancelled_by_interrupt
+from slotstream_cli.text_only import NO_PICTURES
 from slotstream_core.engine import load
 from slotstream_core.errors import ContextLengthExceeded, GenerationCancelled
 from slotstream_core.events import Finished, GenerationEvent, PromptProgress, TextDelta, ThinkingDelta
@@ -35,7 +36,7 @@ COMMANDS = {
     "/system TEXT": "set the system message, and begin anew; alone it shows the one in use",
     "/new": "forget the conversation and begin anew",
     "/stats": "show tokens and speeds of the last reply and of the session",
-    "/image PATH": "show the model a picture (this engine does not understand pictures yet)",
+    "/image PATH": "says that there is no vision tower for pictures",
     "/quit": "leave; so does Ctrl-D",
 }
 
@@ -162,7 +163,7 @@ class Chat:
             case "/stats":
                 self._show_statistics()
             case "/image":
-                _say("images are not understood yet by this engine; the picture was not added")
+                _say(f"{NO_PICTURES}; the picture was not added")
             case _:
                 _say(f"there is no command {name}; /help lists them")
         return True

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from slotstream_core.diagnostics.footprints import FootprintSamples
 from slotstream_core.engine import Engine
 from slotstream_core.events import DraftCounts, Finished, PromptProgress
 from slotstream_core.memory import footprint
@@ -58,12 +59,13 @@ class RunReport:
         """Say that the run was stopped."""
         self._line("interrupted")
 
-    def closing(self, finished: Finished) -> None:
-        """Report speed, traffic and memory."""
+    def closing(self, finished: Finished, samples: FootprintSamples | None = None) -> None:
+        """Report speed, traffic and memory; the peak while it generated too, when that was sampled."""
         usage, timings, experts = finished.usage, finished.timings, finished.experts
         decoded = max(0, usage.completion_tokens - 1)
         lookups = experts.hits + experts.misses
         memory = footprint()
+        sampled = f"{samples.peak_bytes / 1e6:,.0f} MB sampled peak, " if samples else ""
         self._line(
             f"prefill {usage.prompt_tokens:,} tokens in {timings.prefill_s:.2f} s, "
             f"{rate(usage.prompt_tokens, timings.prefill_s):,.1f} tok/s"
@@ -91,11 +93,11 @@ class RunReport:
                 + (", given up after a read that failed" if drafts.failed_reads else "")
             )
         self._line(
-            f"memory {memory.peak_bytes / 1e6:,.0f} MB lifetime peak, "
+            f"memory {sampled}{memory.peak_bytes / 1e6:,.0f} MB lifetime peak, "
             f"{memory.current_bytes / 1e6:,.0f} MB now, {self._engine.plan.expected_peak_bytes / 1e6:,.0f} MB planned"
         )
 
-    def statistics(self, finished: Finished) -> dict[str, Any]:
+    def statistics(self, finished: Finished, samples: FootprintSamples | None = None) -> dict[str, Any]:
         """Return the same numbers for `--stats-json`; seconds, bytes, tokens."""
         usage, timings, experts = finished.usage, finished.timings, finished.experts
         decoded = max(0, usage.completion_tokens - 1)
@@ -128,6 +130,7 @@ class RunReport:
             "draft_failed_reads": drafts.failed_reads,
             "lifetime_peak_bytes": memory.peak_bytes,
             "current_bytes": memory.current_bytes,
+            "sampled_peak_bytes": samples.peak_bytes if samples else None,
             "pool_slots": plan.pool_slots,
             "total_experts": plan.geometry.total_experts,
             "expected_peak_bytes": plan.expected_peak_bytes,

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,6 +19,7 @@ from slotstream_cli.files import check_writable, write_text_atomically
 from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model, warm_directory
 from slotstream_cli.report import RunReport
+from slotstream_core.diagnostics.footprints import FootprintSampler
 from slotstream_core.engine import load
 from slotstream_core.errors import GenerationCancelled
 from slotstream_core.events import Finished, GenerationEvent, PromptProgress, TextDelta, ThinkingDelta
@@ -43,6 +44,7 @@ class RunOptions:
         stats_json: Where to write the measurements, or None.
         max_prefill_wait_minutes: Longest reading of the prompt; 0 for no limit.
         mirrors: Other directories with the same model.
+        sample_footprint: Whether the process's memory is sampled while it generates.
     """
 
     prompt: str
@@ -56,6 +58,7 @@ class RunOptions:
     stats_json: Path | None
     max_prefill_wait_minutes: float
     mirrors: tuple[Path, ...] = ()
+    sample_footprint: bool = False
 
 
 def answer_once(options: RunOptions) -> None:
@@ -73,6 +76,7 @@ def answer_once(options: RunOptions) -> None:
         click.echo(f"-- {choice.note}", err=True)
     think = options.think
     cancel = CancelToken()
+    sampler = FootprintSampler() if options.sample_footprint else None
     with (
         held_alone(choice.directory),
         cancelled_by_interrupt(cancel) as interrupts,
@@ -94,14 +98,16 @@ def answer_once(options: RunOptions) -> None:
         )
         try:
             interrupts.wait_for_tokens()
-            finished = stream(events, report, wait_minutes=options.max_prefill_wait_minutes)
+            with sampler or nullcontext():
+                finished = stream(events, report, wait_minutes=options.max_prefill_wait_minutes)
         except GenerationCancelled:
             click.echo()
             report.interrupted()
             raise click.exceptions.Exit(INTERRUPTED) from None
-        report.closing(finished)
+        samples = sampler.samples if sampler else None
+        report.closing(finished, samples)
         if options.stats_json is not None:
-            write_text_atomically(options.stats_json, json.dumps(report.statistics(finished), indent=2) + "\n")
+            write_text_atomically(options.stats_json, json.dumps(report.statistics(finished, samples), indent=2) + "\n")
 
 
 def read_prompt(prompt: str) -> str:

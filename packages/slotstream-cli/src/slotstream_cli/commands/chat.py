@@ -10,6 +10,7 @@ import click
 from slotstream_cli.number_options import TEMPERATURE, TOP_K, TOP_P
 from slotstream_cli.planning_options import make_size_request, size_options
 from slotstream_cli.reading_options import mirror_option
+from slotstream_cli.text_only import vision_option
 
 
 @click.command("chat")
@@ -23,6 +24,7 @@ from slotstream_cli.reading_options import mirror_option
 @click.option("--top-p", type=TOP_P, help="Keep the likeliest tokens up to this probability.")
 @click.option("--top-k", type=TOP_K, help="Keep this many of the likeliest tokens; 0 keeps all.")
 @mirror_option
+@vision_option
 @size_options
 def command(
     *,

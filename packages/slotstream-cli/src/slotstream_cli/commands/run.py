@@ -8,6 +8,7 @@ import click
 from slotstream_cli.number_options import MIN_P, MINUTES, PENALTY, TEMPERATURE, TOP_K, TOP_P
 from slotstream_cli.planning_options import make_size_request, size_options
 from slotstream_cli.reading_options import mirror_option
+from slotstream_cli.text_only import image_option, vision_option
 
 
 @click.command()
@@ -34,6 +35,9 @@ from slotstream_cli.reading_options import mirror_option
     help="Longest reading of the prompt; 0: no limit.",
 )
 @mirror_option
+@click.option("--sample-footprint", is_flag=True, help="Sample memory during the generation, and report that peak too.")
+@image_option
+@vision_option
 @size_options
 def command(
     *,
@@ -46,6 +50,7 @@ def command(
     stats_json: Path | None,
     max_prefill_wait: float,
     mirrors: tuple[Path, ...],
+    sample_footprint: bool,
     **options: Any,
 ) -> None:
     """Answer one prompt and stop."""
@@ -66,5 +71,6 @@ def command(
             stats_json=stats_json,
             max_prefill_wait_minutes=max_prefill_wait,
             mirrors=mirrors,
+            sample_footprint=sample_footprint,
         )
     )

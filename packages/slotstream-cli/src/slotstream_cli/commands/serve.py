@@ -9,6 +9,7 @@ from click.core import ParameterSource
 from slotstream_cli.number_options import MINUTES, FiniteRange
 from slotstream_cli.planning_options import make_size_request, size_options
 from slotstream_cli.reading_options import mirror_option
+from slotstream_cli.text_only import vision_option
 from slotstream_serve.defaults import DEFAULT_PORT, MOST_IDLE_MINUTES
 
 
@@ -81,6 +82,7 @@ from slotstream_serve.defaults import DEFAULT_PORT, MOST_IDLE_MINUTES
     help="Remove states from --prefix-cache-dir that were not used for so long; 0: never.",
 )
 @mirror_option
+@vision_option
 @size_options
 def command(
     *,

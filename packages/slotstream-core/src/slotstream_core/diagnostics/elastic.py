@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from slotstream_core.backend import Backend
 from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
+from slotstream_core.errors import PlanError
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.decoding import PromptReader, next_logits
 from slotstream_core.governing import ExpertsPool, Governor, Sensors
-from slotstream_core.loading import LoadedModel, load_model
+from slotstream_core.loading import LoadedModel, load_model, machine_here, plan_here
 from slotstream_core.memory import drop_buffer_cache, planned_footprint
 from slotstream_planner import Machine, MemoryPlan, PlanRequest
+from slotstream_planner.charges import floor_slots
 from slotstream_planner.pressure import PressureLevel
 
-__all__ = ["check_elastic", "drill_governor"]
+__all__ = ["DrillOptions", "check_elastic", "drill_governor"]
 
 PROMPT_TOKENS = 12
 STEP_SECONDS = 100.0
@@ -115,77 +118,115 @@ class _Bench:
         self.adopted.append(plan)
 
 
-def drill_governor(directory: Path, *, max_tokens: int = 24, memory_limit_gb: float | None = None) -> CheckReport:
+@dataclass(frozen=True, kw_only=True)
+class DrillOptions:
+    """How to drill.
+
+    Attributes:
+        max_tokens: Tokens to generate after each step.
+        memory_limit_gb: Adaptive ceiling to load under, in GB; None for the machine's own.
+        slots: Slots to begin with, from the smallest possible pool to the plan's; None for the plan's.
+        max_memory_gb: Refuse to load when the plan may use more than this, in GB; None for no such limit.
+        mtp: Whether the draft head is loaded.
+        quick: Whether the drill ends after the shrink.
+    """
+
+    max_tokens: int = 24
+    memory_limit_gb: float | None = None
+    slots: int | None = None
+    max_memory_gb: float | None = None
+    mtp: Literal["auto", "on", "off"] = "auto"
+    quick: bool = False
+
+
+def drill_governor(directory: Path, options: DrillOptions) -> CheckReport:
     """Drive the governor over a really loaded model through pressure, cooldown and recovery.
 
     Memory readings are pretended, the pool and its resizes are real, and the ids are compared after every step.
 
-    Args:
-        directory: The checkpoint.
-        max_tokens: Tokens to generate after each step.
-        memory_limit_gb: Adaptive ceiling to load under.
-
     Raises:
+        PlanError: The plan may use more memory than the drill is allowed to.
         SlotstreamError: The checkpoint cannot be loaded or read.
         slotstream_planner.PlannerError: No plan fits.
     """
     started_s = time.perf_counter()
-    backend = Backend.detect().kind
-    with load_model(directory, request=PlanRequest(memory_limit_gb=memory_limit_gb)) as loaded:
-        plan, machine = loaded.plan, Machine.current()
-        bench = _Bench(loaded=loaded, plan=plan, pool=ExpertsPool(loaded.experts), machine=machine)
+    backend = Backend.detect()
+    request = PlanRequest(memory_limit_gb=options.memory_limit_gb, mtp=options.mtp)
+    allowed = plan_here(directory, backend, request)
+    _check_ceiling(allowed, options.max_memory_gb)
+    with load_model(directory, allowed) as loaded:
+        bench = _Bench(loaded=loaded, plan=loaded.plan, pool=ExpertsPool(loaded.experts), machine=machine_here(backend))
+        most, floor = loaded.plan.pool_slots, floor_slots(loaded.plan.geometry)
+        start = min(max(options.slots or most, floor), most)
+        if start < bench.pool.slot_count:
+            bench.pool.resize(start)
         sensors = Sensors(
             clock=lambda: bench.now_s,
             machine=lambda: bench.machine,
             pressure=lambda: bench.level,
-            footprint=lambda: planned_footprint(backend).current_bytes,
+            footprint=lambda: planned_footprint(backend.kind).current_bytes,
         )
         governor = Governor(bench, sensors)
-        full = plan.pool_slots
-        expected = _greedy(loaded, max_tokens)
-        items: list[CheckItem] = []
-
-        bench.now_s, bench.level = STEP_SECONDS, "critical"
-        governor.watch_pressure()
+        expected = _greedy(loaded, options.max_tokens)
+        items = _pressed(bench, governor, expected)
         low = bench.pool.slot_count
-        smaller = low < full or full == plan.geometry.experts
-        items.append(
-            CheckItem(name="critical pressure shrinks the pool", passed=smaller, detail=f"{full} to {low} slots")
-        )
-        items.append(CheckItem(name="pressure stops a running request", passed=bench.cancelled == 1))
-        items.append(_same("the ids are the same after the shrink", expected, _greedy(loaded, max_tokens)))
-
-        bench.now_s, bench.level = STEP_SECONDS + 1, "normal"
-        governor.watch_pressure()
-        governor.poll()
-        items.append(CheckItem(name="growth waits for its cooldown", passed=bench.pool.slot_count == low))
-
-        bench.now_s += STEP_SECONDS
-        bench.machine = replace(machine, available_bytes=machine.ram_bytes)
-        governor.poll()
-        recovered = bench.pool.slot_count
-        items.append(
-            CheckItem(name="the pool recovers", passed=recovered == full, detail=f"{low} to {recovered} slots")
-        )
-        items.append(_same("the ids are the same after the recovery", expected, _greedy(loaded, max_tokens)))
+        if not options.quick:
+            items += _recovered(bench, governor, expected, start=start)
         loaded.experts.pool.check_integrity()
-    peak = planned_footprint(backend).peak_bytes
-    inside = peak <= plan.expected_peak_bytes
-    items.append(
-        CheckItem(
-            name="the process stayed inside its plan",
-            passed=inside,
-            detail=f"{peak / 1e6:,.0f} MB of {plan.expected_peak_bytes / 1e6:,.0f} MB planned",
-        )
-    )
+    peak, planned = planned_footprint(backend.kind).peak_bytes, allowed.expected_peak_bytes
+    detail = f"{peak / 1e6:,.0f} MB of {planned / 1e6:,.0f} MB planned"
+    items.append(CheckItem(name="the process stayed inside its plan", passed=peak <= planned, detail=detail))
     return CheckReport(
         name="elastic-drill",
         items=tuple(items),
         facts={
-            "full_slots": full,
+            "full_slots": start,
             "low_slots": low,
             "peak_bytes": peak,
-            "planned_bytes": plan.expected_peak_bytes,
+            "planned_bytes": planned,
             "seconds": time.perf_counter() - started_s,
         },
     )
+
+
+def _check_ceiling(plan: MemoryPlan, most_gb: float | None) -> None:
+    if most_gb is not None and plan.expected_peak_bytes > most_gb * 1e9:
+        raise PlanError(
+            f"the drill may use {plan.expected_peak_bytes / 1e9:.2f} GB and is allowed {most_gb:g} GB; nothing was "
+            "loaded. Allow more, or give a lower --memory-limit-gb"
+        )
+
+
+def _pressed(bench: _Bench, governor: Governor, expected: Sequence[int]) -> list[CheckItem]:
+    """Pretend critical pressure."""
+    full, floor = bench.pool.slot_count, floor_slots(bench.plan.geometry)
+    bench.now_s, bench.level = STEP_SECONDS, "critical"
+    governor.watch_pressure()
+    low = bench.pool.slot_count
+    return [
+        CheckItem(
+            name="critical pressure shrinks the pool",
+            passed=low < full or full <= floor,
+            detail=f"{full} to {low} slots",
+        ),
+        CheckItem(name="pressure stops a running request", passed=bench.cancelled == 1),
+        _same("the ids are the same after the shrink", expected, _greedy(bench.loaded, len(expected))),
+    ]
+
+
+def _recovered(bench: _Bench, governor: Governor, expected: Sequence[int], *, start: int) -> list[CheckItem]:
+    """Pretend that the pressure has gone, then that much memory is free."""
+    low = bench.pool.slot_count
+    bench.now_s, bench.level = STEP_SECONDS + 1, "normal"
+    governor.watch_pressure()
+    governor.poll()
+    waited = bench.pool.slot_count == low
+    bench.now_s += STEP_SECONDS
+    bench.machine = replace(bench.machine, available_bytes=bench.machine.ram_bytes)
+    governor.poll()
+    recovered = bench.pool.slot_count
+    return [
+        CheckItem(name="growth waits for its cooldown", passed=waited),
+        CheckItem(name="the pool recovers", passed=recovered >= start, detail=f"{low} to {recovered} slots"),
+        _same("the ids are the same after the recovery", expected, _greedy(bench.loaded, len(expected))),
+    ]
