@@ -1,5 +1,6 @@
 """The JavaScript clients: installed once from their lock file, then run one scene list a process."""
 
+import fcntl
 import hashlib
 import json
 import shutil
@@ -55,8 +56,11 @@ def install_clients(scripts: Path) -> JavaScriptClients:
         raise CannotInstall(f"node is {version}; the clients need {OLDEST_NODE} or newer")
     lock = (SOURCES / "package-lock.json").read_bytes()
     installed = CACHE / f"js-clients-{hashlib.sha256(lock).hexdigest()[:12]}"
-    if not installed.exists():
-        _install(npm, installed)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with installed.with_suffix(".lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)  # another worker of the same tests may be installing
+        if not installed.exists():
+            _install(npm, installed)
     for script in SOURCES.glob("*.mjs"):
         shutil.copy(script, scripts)
     (scripts / "node_modules").symlink_to(installed / "node_modules", target_is_directory=True)
