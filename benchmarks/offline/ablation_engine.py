@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from benchmarks.cages import forget_pages
-from slotstream_core.backend import Backend
 from slotstream_core.engine import Engine
 from slotstream_core.events import Finished
+from slotstream_core.experts.probing import AccessSwitch
 from slotstream_core.generation.sampling import GREEDY
-from slotstream_core.loading import load_model, plan_here
+from slotstream_core.loading import load_model
 from slotstream_core.options import EngineOptions
 from slotstream_core.text.template import ChatTemplate
 from slotstream_core.text.tokenizer import Tokenizer
@@ -102,13 +102,10 @@ class Opened:
         request = PlanRequest(
             experts_per_layer=way.experts_per_layer, mtp=way.mtp, lookahead=way.lookahead, prefix_cache="off"
         )
-        made = plan_here(directory, Backend.detect(), request)
-        # Reads go past the page cache where the plan's machine has no memory left for the experts.
-        available = 0 if way.direct else made.expected_peak_bytes + made.geometry.disk_bytes
-        made = replace(made, machine=replace(made.machine, available_bytes=available))
-        options = replace(EngineOptions.from_environment(os.environ), warm_start="on")
+        access: AccessSwitch = "direct" if way.direct else "cached"
+        options = replace(EngineOptions.from_environment(os.environ), warm_start="on", access=access)
         warm = Path(way.warm_directory) if way.warm_directory else None
-        self._loaded = load_model(directory, made, options=options, warm_directory=warm)
+        self._loaded = load_model(directory, request=request, options=options, warm_directory=warm)
         config = self._loaded.checkpoint.config
         tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
         self._engine = Engine(self._loaded, tokenizer=tokenizer, template=ChatTemplate.from_directory(directory))
@@ -119,6 +116,11 @@ class Opened:
 
     def __exit__(self, *_: object) -> None:
         self._engine.close()
+
+    @property
+    def direct(self) -> bool:
+        """Whether experts are read past the page cache; not every file system can."""
+        return self._loaded.reading.direct
 
     def answer(self, prompt: str | list[int], tokens: int) -> Measured:
         """Reply greedily; a fresh engine's counters include what warmed its pool."""

@@ -56,18 +56,16 @@ with Checkpoint.open(directory) as checkpoint:
 
 WIDE_CHILD = """
 import json, sys, time
-from dataclasses import replace
 from pathlib import Path
 import slotstream_core
 import numpy as np
-from slotstream_core.backend import Backend
-from slotstream_core.loading import load_model, plan_here
+from slotstream_core.loading import load_model
+from slotstream_core.options import EngineOptions
 from slotstream_planner import PlanRequest
 directory, pool_gb, tokens, lookahead = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 request = PlanRequest(pool_gb=pool_gb, max_context=4096, lookahead=lookahead, prefix_cache="off")
-plan = plan_here(directory, Backend.detect(), request)
-plan = replace(plan, machine=replace(plan.machine, available_bytes=0))
-with load_model(directory, plan) as loaded:
+options = EngineOptions(access="direct")
+with load_model(directory, request=request, options=options) as loaded:
     pool, layout = loaded.experts.pool, loaded.experts.layout
     everything = pool.slot_count >= layout.record_count
     if everything:

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.offline.ablation_engine import Measured, Opened, Way
 from benchmarks.offline.ablations import Mechanism, judge
+from slotstream_core.experts.sources import close_files, open_past_cache
 from slotstream_core.testing import write_tiny_model
 
 PROMPT = list(range(40, 60))
@@ -36,6 +37,14 @@ def test_every_way_gives_the_same_ids_and_its_own_counters(way: Way, tmp_path: P
     assert warmed.warmed > plain.warmed == 0
     assert plain.requests > 0
     assert plain.prompt_tokens == len(PROMPT)
+
+
+def test_reads_go_past_the_page_cache_only_in_the_way_that_says_so(way: Way) -> None:
+    opened = open_past_cache(sorted(Path(way.model).glob("*.safetensors")))
+    close_files(list(opened.values()))
+    with Opened(way) as cached, Opened(replace(way, direct=True)) as direct:
+        assert not cached.direct
+        assert direct.direct == bool(opened)
 
 
 def test_rates_are_of_the_part_that_is_compared_and_counters_a_token_of_it(way: Way) -> None:
