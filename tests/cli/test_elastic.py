@@ -1,6 +1,12 @@
-"""`slotstream elastic-check` and `elastic-drill` over a tiny model."""
+"""`slotstream elastic-check` and `elastic-drill` over a tiny model.
+
+A drill compares the memory of its whole process with the plan, so it needs a process without other tests in it.
+"""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +15,21 @@ import pytest
 from tests.cli.conftest import Invoke
 
 
-def drilled(invoke: Invoke, tiny_model: Path, *options: str) -> dict[str, Any]:
-    result = invoke("elastic-drill", "--model", tiny_model, "--max-tokens", "4", "--json", *options)
-    assert result.exit_code == 0, result.output
-    report: dict[str, Any] = json.loads(result.stdout)
+def drill(tiny_model: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "slotstream_cli", "elastic-drill", "--model", str(tiny_model), *options]
+    root = {"SLOTSTREAM_ROOT_DIR": str(tiny_model.parent / "root")}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **root})
+
+
+def drilled(tiny_model: Path, *options: str) -> dict[str, Any]:
+    done = drill(tiny_model, "--max-tokens", "4", "--json", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
     return report
 
 
-def test_a_drill_goes_through_pressure_cooldown_and_recovery(invoke: Invoke, tiny_model: Path) -> None:
-    report = drilled(invoke, tiny_model)
+def test_a_drill_goes_through_pressure_cooldown_and_recovery(tiny_model: Path) -> None:
+    report = drilled(tiny_model)
     assert report["passed"]
     assert report["facts"]["low_slots"] < report["facts"]["full_slots"]
     assert [item["name"] for item in report["items"]][-2:] == [
@@ -26,16 +38,14 @@ def test_a_drill_goes_through_pressure_cooldown_and_recovery(invoke: Invoke, tin
     ]
 
 
-def test_a_quick_drill_ends_after_the_shrink(invoke: Invoke, tiny_model: Path) -> None:
-    names = [item["name"] for item in drilled(invoke, tiny_model, "--quick")["items"]]
+def test_a_quick_drill_ends_after_the_shrink(tiny_model: Path) -> None:
+    names = [item["name"] for item in drilled(tiny_model, "--quick")["items"]]
     assert "the ids are the same after the shrink" in names
     assert not any("recover" in name or "cooldown" in name for name in names)
 
 
-def test_a_drill_begins_with_the_slots_asked_for_and_grows_back_to_them_at_least(
-    invoke: Invoke, tiny_model: Path
-) -> None:
-    report = drilled(invoke, tiny_model, "--slots", "48")
+def test_a_drill_begins_with_the_slots_asked_for_and_grows_back_to_them_at_least(tiny_model: Path) -> None:
+    report = drilled(tiny_model, "--slots", "48")
     assert report["facts"]["full_slots"] == 48
     detail = next(item["detail"] for item in report["items"] if item["name"] == "the pool recovers")
     low, high = (int(word) for word in detail.split() if word.isdigit())
@@ -43,10 +53,10 @@ def test_a_drill_begins_with_the_slots_asked_for_and_grows_back_to_them_at_least
 
 
 @pytest.mark.parametrize("slots", ["1", "99999999"])
-def test_any_number_of_slots_can_be_asked_for(invoke: Invoke, tiny_model: Path, slots: str) -> None:
-    result = invoke("elastic-drill", "--model", tiny_model, "--max-tokens", "2", "--slots", slots, "--quick")
-    assert "Traceback" not in result.output
-    assert result.exit_code == 0, result.output
+def test_any_number_of_slots_can_be_asked_for(tiny_model: Path, slots: str) -> None:
+    done = drill(tiny_model, "--max-tokens", "2", "--slots", slots, "--quick")
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_drill_over_its_ceiling_loads_nothing(invoke: Invoke, tiny_model: Path) -> None:

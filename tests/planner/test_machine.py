@@ -10,7 +10,12 @@ import pytest
 from slotstream_planner import InvalidRequest, Machine, MachineError, PlanRequest, plan, published_geometry
 from slotstream_planner.cgroups import MemoryPressure, read_cgroup_limits, read_memory_pressure
 from slotstream_planner.machine import MachineKind
-from slotstream_planner.pressure import level_of_mac_value, level_of_stall, read_pressure_level
+from slotstream_planner.pressure import (
+    level_of_mac_value,
+    level_of_stall,
+    read_available_share,
+    read_pressure_level,
+)
 
 GIB = 2**30
 
@@ -66,7 +71,20 @@ def test_no_control_groups_is_no_limit(tmp_path: Path) -> None:
 def test_a_stall_file_gives_the_last_ten_seconds(tmp_path: Path) -> None:
     write(tmp_path / "memory", "some avg10=12.50 avg60=1.00 total=9\nfull avg10=2.25 avg60=0 total=3\n")
     assert read_memory_pressure(tmp_path / "memory") == MemoryPressure(some=12.5, full=2.25)
-    assert read_pressure_level(tmp_path / "memory") == "warning"
+    assert read_pressure_level(tmp_path / "memory", available_share=lambda: 0.2) == "warning"
+    assert read_pressure_level(tmp_path / "memory", available_share=lambda: None) == "warning"
+
+
+def test_stalls_while_memory_is_free_belong_to_others(tmp_path: Path) -> None:
+    write(tmp_path / "memory", "some avg10=80.00 avg60=1.00 total=9\nfull avg10=20.00 avg60=0 total=3\n")
+    assert read_pressure_level(tmp_path / "memory", available_share=lambda: 0.24) == "critical"
+    assert read_pressure_level(tmp_path / "memory", available_share=lambda: 0.25) == "normal"
+
+
+def test_the_available_share_counts_all_that_this_process_may_use() -> None:
+    share = read_available_share()
+    assert share is not None
+    assert 0 < share <= 1
 
 
 @pytest.mark.parametrize("text", ["", "some avg10=oops\n", "nonsense\n"])

@@ -205,7 +205,7 @@ def test_a_process_may_exit_while_a_disk_does_not_answer(tmp_path: Path) -> None
         text=True,
         timeout=120,
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
     )
     assert done.stdout == "left in mid-read\n", done.stderr
     assert done.returncode == 0

@@ -199,11 +199,6 @@ def _usable_library(source: ExpertSource, memory: SlotMemory, environment: Mappi
     return lane_library(environment)
 
 
-def _python_copies(source: ExpertSource, memory: SlotMemory, environment: Mapping[str, str]) -> bool:
-    """Whether Python's lanes copy what they read to a device."""
-    return not memory.direct and _usable_library(source, memory, environment) is None
-
-
 def _scratch(memory: SlotMemory, lane_count: int, byte_count: int) -> list[Bytes]:
     """Return one page-aligned buffer a lane, out of one block.
 
@@ -288,8 +283,8 @@ def choose_lanes(
     """Return how many lanes to use: the environment's SLOTSTREAM_IO_QUEUE_DEPTH, else four a core, at most 32.
 
     A lane waits for the disk most of the time, so there are more of them than cores; a fast disk needs about 32
-    requests in flight to reach its throughput, and two cores cannot feed so many. Lanes of Python that copy to a device
-    are 4: they contend for the interpreter's lock (docs/log.md).
+    requests in flight to reach its throughput, and two cores cannot feed so many. Lanes that copy to a device are one a
+    core, and 4 if they are Python's, which contend for the interpreter's lock (both measured: docs/log.md).
 
     Args:
         environment: The process's variables.
@@ -302,8 +297,9 @@ def choose_lanes(
     """
     text = environment.get(LANES_VARIABLE)
     if text is None:
-        if source is not None and memory is not None and _python_copies(source, memory, environment):
-            return COPYING_LANES
+        if source is not None and memory is not None and not memory.direct:
+            compiled = _usable_library(source, memory, environment) is not None
+            return min(DEMAND_LANES, max(COPYING_LANES, core_count)) if compiled else COPYING_LANES
         return min(DEMAND_LANES, 4 * max(1, core_count))
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= LANES_MAX):
         raise SettingError(f"{LANES_VARIABLE} is {text!r}; use a whole number from 1 to {LANES_MAX}, or unset it")
