@@ -14,7 +14,7 @@ from slotstream_core.checkpoint.synthesis import write_huggingface, write_synthe
 from slotstream_core.errors import ExpertReadError, RequestError
 from slotstream_core.experts import StoredExperts
 from slotstream_core.models.qwen4_exp.attention import AttentionState
-from slotstream_core.models.qwen4_exp.draft import WAITING_ROWS, DraftHead
+from slotstream_core.models.qwen4_exp.draft import DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.moe import pass_leases
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
@@ -134,14 +134,21 @@ def test_a_verified_pass_can_be_cut_anywhere_and_drafting_goes_on_as_if_it_had_n
         assert model.draft(state, 7, 2) == model.draft(plain, 7, 2)
 
 
-def test_rows_that_are_taken_in_do_not_pile_up(tiny: Path) -> None:
+@pytest.fixture
+def few_rows_wait(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many rows may wait for a draft, so few that short tests take rows in."""
+    monkeypatch.setattr("slotstream_core.models.qwen4_exp.draft.WAITING_ROWS", 16)
+    return 16
+
+
+def test_rows_that_are_taken_in_do_not_pile_up(tiny: Path, few_rows_wait: int) -> None:
     with open_drafting_model(tiny) as model:
         state = model.new_state()
         last_logits(model, PROMPT[:30], state)
         assert draft_state(state).streams.shape[0] == 1
         for token in PROMPT[:25]:
             model.forward([token], state, decode=True)
-            assert draft_state(state).streams.shape[0] <= WAITING_ROWS
+            assert len(draft_state(state).tokens) <= few_rows_wait
         model.draft(state, 3, 2)
         last_logits(model, [3], state)
         model.draft(state, 4, 2)
@@ -218,8 +225,8 @@ def test_a_failed_draft_read_leaves_state_and_model_usable(tiny: Path, monkeypat
         assert np.array_equal(last_logits(model, [5], state), last_logits(model, [5], plain))
 
 
-def test_a_long_verified_pass_can_be_cut_anywhere(tiny: Path) -> None:
-    rows = WAITING_ROWS + 4
+def test_a_long_verified_pass_can_be_cut_anywhere(tiny: Path, few_rows_wait: int) -> None:
+    rows = few_rows_wait + 4
     with open_drafting_model(tiny) as model:
         start = model.new_state()
         last_logits(model, PROMPT[:22], start)

@@ -23,19 +23,31 @@ class DraftState:
         attention: Keys and values of rows 0 to ``attention.length - 1``.
         streams: Main model's streams of the rows from ``first`` to the last token seen, [rows, streams, hidden]; rows
             that ``attention`` holds already are kept for as long as the next token may still be taken back.
-        tokens: The tokens at the same places, [rows].
+        tokens: The tokens at the same places, [rows], and of the rows in ``behind``.
         first: Place of the first of them.
+        behind: Streams of the latest tokens, not yet joined with ``streams``: plain decoding adds a row at a time.
     """
 
     attention: AttentionState
     streams: mx.array
     tokens: Ids
     first: int = 0
+    behind: tuple[mx.array, ...] = ()
 
     @property
     def length(self) -> int:
         """Tokens seen."""
         return self.first + len(self.tokens)
+
+    def add(self, tokens: Ids, streams: mx.array) -> None:
+        """Remember the ``tokens`` [T] of a pass and their ``streams`` [T, streams, hidden]."""
+        self.behind += (streams,)
+        self.tokens = np.concatenate([self.tokens, tokens])
+
+    def join(self) -> None:
+        """Have all rows in ``streams``."""
+        if self.behind:
+            self.streams, self.behind = mx.concatenate([self.streams, *self.behind]), ()
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
@@ -43,6 +55,7 @@ class DraftState:
 
     def trim(self, length: int) -> None:
         """See `LayerState.trim`."""
+        self.join()
         self.drop_last_row(length)
         self.streams = self.streams[: length - self.first]
         self.tokens = self.tokens[: length - self.first]
@@ -59,9 +72,11 @@ class DraftState:
         """See `LayerState.arrays`."""
         yield from self.attention.arrays()
         yield self.streams
+        yield from self.behind
 
     def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
         """See `Storable.fixed_arrays`: with what `row_arrays` cannot hold, the latest block of the indexer."""
+        self.join()
         attention = self._settled()
         index, first = attention.index, attention.length - self.first
         latest = max(0, attention.length // index.ratio - 1)
@@ -82,7 +97,7 @@ class DraftState:
     def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
         """See `Storable.load`."""
         self.tokens = np.array(fixed["tokens"])
-        self.streams = fixed["streams"]
+        self.streams, self.behind = fixed["streams"], ()
         self.first = length - len(self.tokens)
         own = {name: _moved(rows[name], growing.form.axis, -1) for name, growing in self.attention.row_arrays().items()}
         self.attention.load(self.first, fixed, own)
