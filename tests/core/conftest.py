@@ -33,3 +33,10 @@ def lanes(request: pytest.FixtureRequest) -> Iterator[str]:
 def read_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models opened by the test read experts through `StoredExperts.read`, which the test then replaces."""
     monkeypatch.setattr(StoredExperts, "native_read", None)
+
+
+@pytest.fixture
+def compiled_code_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have compiled code used although the whole suite runs without it: what is tested is that code."""
+    if os.environ.get("SLOTSTREAM_NATIVE") == "0":
+        monkeypatch.delenv("SLOTSTREAM_NATIVE")

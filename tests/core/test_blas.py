@@ -28,6 +28,7 @@ def _run(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.usefixtures("compiled_code_on")
 def test_products_are_forwarded_when_the_package_is_imported_first() -> None:
     assert _run("import slotstream_core" + MULTIPLY) == "True True"
 

@@ -47,6 +47,7 @@ def test_logits_are_those_of_mlx_in_every_kind_of_pass(checkpoint: Path, monkeyp
     assert np.abs(found["scalar"] - found["0"]).max() < TOLERANCE
 
 
+@pytest.mark.usefixtures("compiled_code_on")
 def test_a_token_has_the_same_logits_alone_and_among_seven_others(checkpoint: Path) -> None:
     with open_model(checkpoint) as model:
         state = model.new_state()

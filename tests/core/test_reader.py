@@ -333,6 +333,7 @@ def test_close_does_not_wait_for_a_disk_that_never_answers(stored: ExpertFile, m
     stuck.done.wait()
 
 
+@pytest.mark.usefixtures("compiled_code_on")
 def test_streaming_leaves_no_descriptor_open(stored: ExpertFile) -> None:
     before = descriptors()
     for _ in range(3):

@@ -112,6 +112,7 @@ def test_random_records_arrive_on_the_device_as_they_lie_on_disk(stored: ExpertF
 
 
 @pytest.mark.parametrize("when", ["begun", "waited for"])
+@pytest.mark.usefixtures("compiled_code_on")
 def test_a_copy_that_fails_fails_its_request_and_publishes_nothing(stored: ExpertFile, when: str) -> None:
     device = ScriptedDevice()
     layout = stored.layout("BF16")
