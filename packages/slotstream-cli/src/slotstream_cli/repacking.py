@@ -6,9 +6,8 @@ from pathlib import Path
 import click
 
 from slotstream_cli.converting import shown_progress
+from slotstream_cli.failures import INTERRUPTED
 from slotstream_core.experts.repacking import repack_checkpoint, report_document
-
-_INTERRUPTED = 130
 
 
 def repack(model: Path, output: Path | None, *, as_json: bool) -> None:
@@ -23,7 +22,7 @@ def repack(model: Path, output: Path | None, *, as_json: bool) -> None:
             report = repack_checkpoint(model, output, progress=progress)
     except KeyboardInterrupt:
         click.echo("-- interrupted; the same command continues", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
     kept = f", {len(report.kept_files)} found complete and right" if report.kept_files else ""
     click.echo(
         f"-- {report.directory}: {report.records:,} records of {report.total_bytes / 1e6:,.1f} MB together, "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
+from slotstream_cli.checking import show_report
 from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model
 
@@ -22,6 +21,4 @@ def command(*, model_name: str | None, max_tokens: int, big_slots: int, as_json:
     directory = choose_model(model_name).directory
     with held_alone(directory):
         report = check_elastic(directory, max_tokens=max_tokens, big_slots=big_slots)
-    click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
-    if not report.passed:
-        raise click.exceptions.Exit(1)
+    show_report(report, as_json=as_json)

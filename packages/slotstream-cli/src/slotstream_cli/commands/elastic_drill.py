@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Literal
 
 import click
 
+from slotstream_cli.checking import show_report
 from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model
 from slotstream_cli.number_options import FiniteRange
@@ -48,6 +48,4 @@ def command(
     )
     with held_alone(directory):
         report = drill_governor(directory, options)
-    click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
-    if not report.passed:
-        raise click.exceptions.Exit(1)
+    show_report(report, as_json=as_json)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
+from slotstream_cli.checking import show_report
 from slotstream_cli.locking import held_alone
 from slotstream_cli.models import choose_model
 from slotstream_cli.planning_options import make_size_request, size_options
@@ -28,6 +28,4 @@ def command(*, model_name: str | None, max_tokens: int, as_json: bool, **sizes: 
     request, directory = make_size_request(sizes), choose_model(model_name).directory
     with held_alone(directory):
         report = check_exact_reuse(directory, request, max_tokens=max_tokens)
-    click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
-    if not report.passed:
-        raise click.exceptions.Exit(1)
+    show_report(report, as_json=as_json)
