@@ -16,7 +16,10 @@ from typing import Literal
 
 import numpy as np
 
+from slotstream_core.experts.batches import Batch, Record
 from slotstream_core.experts.layout import ExpertLayout, FloatName, PieceDtype
+from slotstream_core.experts.reader import ExpertReader
+from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.native.lanes import READ_FUNCTION
 
@@ -178,3 +181,14 @@ class ScriptedSource(StoredExperts):
         if self.most_bytes is not None:
             buffers = [buffers[0][: self.most_bytes]]
         return super().read(fd, buffers, offset)
+
+
+def read_batch(reader: ExpertReader, arrays: SlotArrays, records: Sequence[Record], *, ahead: bool = False) -> Batch:
+    """Read records into slots, and wait until every one of them is there or failed."""
+    batch = reader.prepare(records, arrays)
+    if ahead:
+        reader.submit_ahead(batch)
+    else:
+        reader.submit(batch)
+    assert batch.done.wait(60)
+    return batch

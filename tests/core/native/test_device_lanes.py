@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from slotstream_core.errors import BackendError, ExpertReadError
-from slotstream_core.experts.batches import Batch, Record
+from slotstream_core.experts.batches import Record
 from slotstream_core.experts.reader import COPYING_LANES, ExpertReader, choose_lanes
 from slotstream_core.experts.slot_memory import DeviceCopies, HostMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.experts.streamed import StreamedExperts
 from slotstream_core.native.binding import library_path
-from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
+from tests.core.expert_files import ExpertFile, ScriptedSource, read_batch
 
 pytestmark = pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
 
@@ -70,22 +70,6 @@ class ScriptedDevice(HostMemory):
         return code
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
-    with expert_file(tmp_path_factory.mktemp("experts"), layers=3, experts=24) as opened:
-        yield opened
-
-
-def read(reader: ExpertReader, arrays: SlotArrays, records: list[Record], *, ahead: bool = False) -> Batch:
-    batch = reader.prepare(records, arrays)
-    if ahead:
-        reader.submit_ahead(batch)
-    else:
-        reader.submit(batch)
-    assert batch.done.wait(60)
-    return batch
-
-
 @pytest.mark.parametrize("direct", [False, True])
 def test_random_records_arrive_on_the_device_as_they_lie_on_disk(stored: ExpertFile, direct: bool) -> None:
     device, random = ScriptedDevice(), np.random.default_rng(3)
@@ -102,7 +86,7 @@ def test_random_records_arrive_on_the_device_as_they_lie_on_disk(stored: ExpertF
             records = [
                 Record(*divmod(int(key), layout.expert_count), slot, bool(turn % 2)) for slot, key in enumerate(keys)
             ]
-            assert read(reader, arrays, records, ahead=ahead).errors == {}
+            assert read_batch(reader, arrays, records, ahead=ahead).errors == {}
             for record in records:
                 for kind, view in enumerate(arrays.views):
                     assert view[record.slot].tobytes() == stored.bytes_of(layout, record.layer, record.expert, kind)
@@ -145,7 +129,7 @@ def test_a_short_read_is_told_as_ever_and_is_not_copied(stored: ExpertFile) -> N
     arrays = SlotArrays(layout, 2, device)
     with ScriptedSource(layout) as source, ExpertReader(source, lane_count=1, memory=device, native=True) as reader:
         source.short.add((0, 1))
-        batch = read(reader, arrays, [Record(0, 1, 0, True)])
+        batch = read_batch(reader, arrays, [Record(0, 1, 0, True)])
     assert isinstance(batch.errors[0], ExpertReadError)
     assert "the file ends there" in str(batch.errors[0])
     assert device.begun == 0

@@ -7,39 +7,22 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from slotstream_core.errors import ExpertReadError, NativeError, SettingError
-from slotstream_core.experts.batches import Batch, Record
+from slotstream_core.experts.batches import Record
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.experts.streamed import StreamedExperts
 from slotstream_core.native.binding import library_path
 from slotstream_core.native.lanes import LaneLibrary, lane_library
-from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file, have_ended, thread_numbers
+from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file, have_ended, read_batch, thread_numbers
 
 built = pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
-    with expert_file(tmp_path_factory.mktemp("experts"), layers=3, experts=24) as opened:
-        yield opened
-
-
-def read(reader: ExpertReader, arrays: SlotArrays, records: Sequence[Record], *, ahead: bool = False) -> Batch:
-    batch = reader.prepare(records, arrays)
-    if ahead:
-        reader.submit_ahead(batch)
-    else:
-        reader.submit(batch)
-    assert batch.done.wait(60)
-    return batch
 
 
 def everything(stored: ExpertFile) -> SlotArrays:
@@ -50,7 +33,7 @@ def everything(stored: ExpertFile) -> SlotArrays:
         assert not reader.compiled
         count = layout.expert_count
         records = [Record(number // count, number % count, number, True) for number in range(layout.record_count)]
-        assert read(reader, arrays, records).errors == {}
+        assert read_batch(reader, arrays, records).errors == {}
     return arrays
 
 
@@ -105,7 +88,7 @@ def test_both_kinds_of_lanes_say_the_same_of_a_fault(tmp_path: Path) -> None:
                 assert reader.compiled is native
                 arrays = SlotArrays(layout, 4)
                 for records in ([Record(0, 1, 0, True)], [Record(1, 2, 0, True), Record(1, 3, 1, True)]):
-                    errors = read(reader, arrays, records).errors
+                    errors = read_batch(reader, arrays, records).errors
                     said.append({index: (type(error), str(error)) for index, error in errors.items()})
             texts.append(said)
         assert texts[0] == texts[1]
@@ -124,10 +107,10 @@ def test_values_that_are_not_finite_are_found_and_named_alike(tmp_path: Path) ->
         texts = []
         for native in (True, False):
             with StoredExperts(layout) as source, ExpertReader(source, lane_count=1, native=native) as reader:
-                batch = read(reader, SlotArrays(layout, 2), [Record(1, 2, 0, True), Record(1, 3, 1, True)])
+                batch = read_batch(reader, SlotArrays(layout, 2), [Record(1, 2, 0, True), Record(1, 3, 1, True)])
                 assert list(batch.errors) == [0]
                 texts.append((type(batch.errors[0]), str(batch.errors[0])))
-                unchecked = read(reader, SlotArrays(layout, 2), [Record(1, 2, 0, False)])
+                unchecked = read_batch(reader, SlotArrays(layout, 2), [Record(1, 2, 0, False)])
                 assert unchecked.errors == {}
         assert texts[0] == texts[1]
         assert "up_proj.scales holds values that are not finite for expert 2" in texts[0][1]
@@ -137,7 +120,7 @@ def test_values_that_are_not_finite_are_found_and_named_alike(tmp_path: Path) ->
 def test_slots_are_not_kept_alive_by_reads_that_are_done(stored: ExpertFile) -> None:
     with StoredExperts(stored.layout()) as source, ExpertReader(source, lane_count=2, native=True) as reader:
         arrays = SlotArrays(source.layout, 2)
-        batch = read(reader, arrays, [Record(0, 0, 0, True)])
+        batch = read_batch(reader, arrays, [Record(0, 0, 0, True)])
         never_submitted = reader.prepare([Record(0, 1, 1, True)], arrays)
         alive = weakref.ref(arrays)
         del arrays, never_submitted
@@ -216,7 +199,7 @@ def test_python_reads_where_compiled_lanes_cannot(tmp_path: Path) -> None:
         for layout in (halves.layout(), floats.layout("BF16")):  # changes of type they do not know
             with StoredExperts(layout) as source, ExpertReader(source, lane_count=1, native=True) as reader:
                 assert not reader.compiled
-                assert read(reader, SlotArrays(layout, 1), [Record(0, 2, 0, True)]).errors == {}
+                assert read_batch(reader, SlotArrays(layout, 1), [Record(0, 2, 0, True)]).errors == {}
 
 
 def test_compiled_lanes_are_switched_off_by_the_environment(
