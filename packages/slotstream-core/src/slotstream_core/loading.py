@@ -22,9 +22,8 @@ from slotstream_core.experts import (
     choose_lanes,
 )
 from slotstream_core.experts.cuda_memory import cuda_memory
-from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
-from slotstream_core.experts.reading import ExpertReading, open_reading
+from slotstream_core.experts.reading import ExpertReading, ReadingOptions, open_reading, trunk_layout
 from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.experts.uses import RecordUses, read_uses, uses_path, write_uses
@@ -133,36 +132,22 @@ def load_model(
     with ExitStack() as resources:
         checkpoint = resources.enter_context(Checkpoint.open(directory))
         backend = Backend.detect()
-        if memory_plan is None:
-            wanted = request or PlanRequest()
-            wanted = replace(wanted, lookahead="off") if options.lookahead == "off" else wanted
-            memory_plan = plan_here(directory, backend, wanted)
+        memory_plan = memory_plan or _planned(directory, backend, request or PlanRequest(), options)
         memory = slot_memory(backend)
         reads_ahead = memory_plan.lookahead and options.lookahead == "plan"
-        modules = trunk_modules(checkpoint.config.num_hidden_layers)
-        stacked = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
-        _check_plan(memory_plan, stacked)
         cap_buffer_cache(memory_plan.buffer_cache_limit_bytes)
-        reading = open_reading(
-            checkpoint.directory,
-            stacked,
-            "trunk",
-            options=options.reading(mirrors),
-            available_bytes=_cache_bytes(memory_plan),
-            resources=resources,
-        )
-        logger.info("%s", reading.describe())
+        stacked = trunk_layout(checkpoint, float_name=backend.float_name)
+        reading = _open_trunk(checkpoint, stacked, memory_plan, options.reading(mirrors), resources)
         lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1, source=reading.source, memory=memory)
-        experts = resources.enter_context(
-            StreamedExperts(
-                reading.source,
-                slot_count=memory_plan.pool_slots,
-                lane_count=lanes,
-                ahead_lane_count=choose_ahead_lanes(lanes) if reads_ahead else 0,
-                memory=memory,
-                sweeping=options.sweep,
-            )
+        streamed = StreamedExperts(
+            reading.source,
+            slot_count=memory_plan.pool_slots,
+            lane_count=lanes,
+            ahead_lane_count=choose_ahead_lanes(lanes) if reads_ahead else 0,
+            memory=memory,
+            sweeping=options.sweep,
         )
+        experts = resources.enter_context(streamed)
         draft_experts = open_draft_experts(
             checkpoint,
             backend,
@@ -175,8 +160,7 @@ def load_model(
         drafting = None if draft_experts is None else draft_experts.experts
         model = resources.enter_context(build_model(checkpoint, experts, backend, draft_experts=drafting))
         forecaster = _look_ahead(checkpoint, model, experts, backend, memory_plan, options) if reads_ahead else None
-        if warm_directory is not None and options.warm_start != "off":
-            _start_warm(warm_directory, stacked, experts, options, resources)
+        _start_warm(warm_directory, stacked, experts, options, resources)
         return LoadedModel(
             checkpoint=checkpoint,
             experts=experts,
@@ -190,13 +174,48 @@ def load_model(
         )
 
 
+def _planned(directory: Path, backend: Backend, request: PlanRequest, options: EngineOptions) -> MemoryPlan:
+    """Return a plan for this machine with the parts that may be used."""
+    wanted = replace(request, lookahead="off") if options.lookahead == "off" else request
+    return plan_here(directory, backend, wanted)
+
+
+def _open_trunk(
+    checkpoint: Checkpoint,
+    stacked: ExpertLayout,
+    memory_plan: MemoryPlan,
+    options: ReadingOptions,
+    resources: ExitStack,
+) -> ExpertReading:
+    """Open the experts of the model's layers where they are read fastest, and say so in the log.
+
+    Raises:
+        MirrorMismatch: A mirror does not hold the same checkpoint.
+        PlanError: The plan is simulated or was made for another model.
+    """
+    _check_plan(memory_plan, stacked)
+    reading = open_reading(
+        checkpoint.directory,
+        stacked,
+        "trunk",
+        options=options,
+        available_bytes=_cache_bytes(memory_plan),
+        resources=resources,
+    )
+    logger.info("%s", reading.describe())
+    return reading
+
+
 def _start_warm(
-    directory: Path, layout: ExpertLayout, experts: StreamedExperts, options: EngineOptions, resources: ExitStack
+    directory: Path | None, layout: ExpertLayout, experts: StreamedExperts, options: EngineOptions, resources: ExitStack
 ) -> None:
     """Fill the pool with what earlier runs used most, in the background, and keep the uses of this one at its end.
 
-    They are kept under the stacked layout, so that repacking a checkpoint forgets nothing.
+    They are kept under the stacked layout, so that repacking a checkpoint forgets nothing. Without a directory, or with
+    the warm start off, nothing is filled or kept.
     """
+    if directory is None or options.warm_start == "off":
+        return
     pool = experts.pool
     try:
         path = uses_path(directory, layout)

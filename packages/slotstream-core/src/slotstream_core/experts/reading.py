@@ -10,7 +10,7 @@ from typing import Literal
 
 from slotstream_core.checkpoint.records import PartName
 from slotstream_core.checkpoint.tensors import Checkpoint
-from slotstream_core.experts.layout import ExpertLayout, trunk_modules
+from slotstream_core.experts.layout import ExpertLayout, FloatName, trunk_modules
 from slotstream_core.experts.mirrors import MirroredExperts
 from slotstream_core.experts.packed import best_layout, mirror_layout
 from slotstream_core.experts.probing import AccessSwitch, ReadAccess, choose_access
@@ -124,11 +124,20 @@ def preview_reading(
         CheckpointError: The directory cannot be used as a model.
     """
     with Checkpoint.open(directory) as checkpoint:
-        modules = trunk_modules(checkpoint.config.num_hidden_layers)
-        stacked = ExpertLayout.from_checkpoint(checkpoint, modules, float_name="F32")
+        stacked = trunk_layout(checkpoint, float_name="F32")
         layout = choose_layout(checkpoint.directory, stacked, "trunk", options)
     access = choose_access(layout, available_bytes=available_bytes, switch=options.access) if measure else None
     return "repacked" if layout.repacked else "stacked", access
+
+
+def trunk_layout(checkpoint: Checkpoint, *, float_name: FloatName) -> ExpertLayout:
+    """Return where the stacked tensors hold the experts of the model's own layers.
+
+    Raises:
+        CheckpointError: See `ExpertLayout.from_checkpoint`.
+    """
+    modules = trunk_modules(checkpoint.config.num_hidden_layers)
+    return ExpertLayout.from_checkpoint(checkpoint, modules, float_name=float_name)
 
 
 def choose_layout(directory: Path, stacked: ExpertLayout, part: PartName, options: ReadingOptions) -> ExpertLayout:

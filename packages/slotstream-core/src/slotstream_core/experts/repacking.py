@@ -37,8 +37,9 @@ from slotstream_core.checkpoint.records import (
 from slotstream_core.checkpoint.shards import PARTIAL_SUFFIX, blocks, write_json
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CheckpointDamaged, CheckpointError, RecordsUnusable
-from slotstream_core.experts.layout import ExpertLayout, draft_modules, trunk_modules
+from slotstream_core.experts.layout import ExpertLayout, draft_modules
 from slotstream_core.experts.packed import first_difference, opened_files, record_pieces, repacked_layout
+from slotstream_core.experts.reading import trunk_layout
 from slotstream_core.experts.sources import close_files, open_past_cache
 
 STATE_NAME: Final = ".slotstream-repack.json"
@@ -190,10 +191,7 @@ def stacked_layouts(checkpoint: Checkpoint) -> dict[PartName, ExpertLayout]:
     Raises:
         CheckpointError: See `ExpertLayout.from_checkpoint`.
     """
-    modules = trunk_modules(checkpoint.config.num_hidden_layers)
-    layouts: dict[PartName, ExpertLayout] = {
-        "trunk": ExpertLayout.from_checkpoint(checkpoint, modules, float_name="F32")
-    }
+    layouts: dict[PartName, ExpertLayout] = {"trunk": trunk_layout(checkpoint, float_name="F32")}
     if checkpoint.draft:
         layouts["draft"] = ExpertLayout.from_checkpoint(checkpoint, draft_modules(), float_name="F32")
     return layouts
