@@ -38,7 +38,8 @@ from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.generation.sharing import spare_tokens
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.persistence.directory import PersistentOptions
-from slotstream_core.prefixes.boundaries import FINEST_PASS_TOKENS, resume_pass_tokens
+from slotstream_core.prefixes.boundaries import FINEST_PASS_TOKENS, resume_pass_tokens, turn_starts
+from slotstream_core.prefixes.memory import prompt_array
 from slotstream_core.prefixes.resuming import PromptMemory
 from slotstream_core.text.messages import ChatMessage
 from slotstream_core.text.template import ChatTemplate
@@ -102,12 +103,17 @@ def read_kept(engine: Engine, ids: Sequence[int]) -> tuple[float, str]:
     return finished.timings.prefill_s, text
 
 
-def read_only(loaded: LoadedModel, ids: Sequence[int]) -> float:
+def turns_of(engine: Engine, ids: Sequence[int]) -> list[int]:
+    """Return where passes end beside those of full length."""
+    return turn_starts(prompt_array(ids), engine.tokenizer.token_id("<|im_start|>"))
+
+
+def read_only(loaded: LoadedModel, ids: Sequence[int], turns: Sequence[int]) -> float:
     """Return the seconds to read a prompt in the passes of kept conversations, keeping nothing."""
     started = time.perf_counter()
     passes = resume_pass_tokens(loaded.plan.prefill_chunk, keeps=True)
     spare = spare_tokens(loaded.plan, pass_tokens=passes, unread_tokens=len(ids)) if loaded.experts.shares_reads else 0
-    reader = PromptReader(loaded.model, loaded.model.new_state(), ids, passes, extra_tokens=spare)
+    reader = PromptReader(loaded.model, loaded.model.new_state(), ids, passes, extra_tokens=spare, turns=turns)
     for _ in reader.passes(CancelToken()):
         pass
     return time.perf_counter() - started
@@ -139,7 +145,7 @@ def keeping(keeps: Engine, loaded: LoadedModel, ids: Sequence[int], times: Times
     reply = ""
     for number, keep in enumerate((True, False, False, True)):
         if not keep:
-            times.not_kept_s.append(read_only(loaded, ids))
+            times.not_kept_s.append(read_only(loaded, ids, turns_of(keeps, ids)))
             continue
         keeps.memory.clear()
         keeps.keep_on_disk(replace(kept, directory=kept.directory / str(number)))
@@ -195,7 +201,8 @@ def main() -> None:
         plan_passes = loaded.plan.prefill_chunk
         first_token(keeps, conversation(keeps, 300))
         first_token(cold, conversation(cold, arguments.tokens))  # its memory is touched before it is timed
-        read_only(loaded, keeps.chat_ids(conversation(keeps, arguments.tokens)))
+        ids = keeps.chat_ids(conversation(keeps, arguments.tokens))
+        read_only(loaded, ids, turns_of(keeps, ids))
         for number in range(arguments.rounds):
             one_round(
                 keeps,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slotstream_planner import InvalidRequest, published_geometry
 from slotstream_planner.prefill import (
@@ -154,3 +157,25 @@ def test_many_small_passes_deep_in_a_context_share_reads_too() -> None:
     passes = list(schedule_passes(2_048, 256, start=200_000))
     assert {each.tokens for each in passes} == {128}
     assert [scope.tokens for scope in share_reads(passes, extra_tokens=1 << 20)] == [2_048]
+
+
+def test_a_pass_ends_before_a_turn_that_leaves_it_enough_tokens() -> None:
+    passes = list(schedule_passes(700, 256, turns=[0, 63, 100, 130, 164, 600]))
+    assert [(each.start, each.tokens) for each in passes] == [(0, 100), (100, 64), (164, 256), (420, 180), (600, 100)]
+    assert {each.full_tokens for each in passes} == {256}
+    assert resume_boundaries(700, 256, turns=[0, 63, 100, 130, 164, 600]) == [100, 164, 420, 600]
+
+
+@given(
+    turns=st.lists(st.integers(0, 3_000), max_size=30, unique=True).map(sorted),
+    tokens=st.integers(0, 3_000),
+    kept=st.integers(0, 3_000),
+)
+def test_where_passes_end_depends_on_nothing_behind_their_end(turns: list[int], tokens: int, kept: int) -> None:
+    whole = resume_boundaries(tokens, 256, turns=turns)
+    part = resume_boundaries(min(kept, tokens), 256, turns=[each for each in turns if each < kept])
+    assert part == [end for end in whole if end < kept]
+    assert all(later - earlier >= 64 for earlier, later in itertools.pairwise([0, *whole]))
+    for end in whole:
+        rest = schedule_passes(tokens - end, 256, start=end, turns=turns)
+        assert [each.start + each.tokens for each in rest][:-1] == [each for each in whole if each > end]

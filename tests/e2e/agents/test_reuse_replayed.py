@@ -45,7 +45,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", NAMES)
-def test_a_second_session_in_a_directory_finds_its_prompt_kept_and_a_third_elsewhere_the_common_part(
+def test_a_second_session_in_a_directory_finds_its_prompt_kept_and_those_elsewhere_the_common_part(
     agent: str, tmp_path: Path, demo_root: Path
 ) -> None:
     demo = next((demo_root / "models").glob("demo-*"))
@@ -55,10 +55,11 @@ def test_a_second_session_in_a_directory_finds_its_prompt_kept_and_a_third_elsew
     serve: list[str | Path] = ["-m", "slotstream_cli", "serve", "--no-elastic", "--model", model, "--port", "0"]
     with running_server(serve, log, {"HOME": str(tmp_path)}) as port:
         seen = [_ask(port, recorded, session=session) for session in (0, 0, 1, 2)]
-    cold, again, _elsewhere, third = seen
+    cold, again, elsewhere, third = seen
     assert cold[0] == 0
     assert again[0] > again[1] / 2
-    assert third[0] > third[1] / 2
+    assert elsewhere[0] > elsewhere[1] / 2
+    assert third[0] >= elsewhere[0]
     assert [(entry["cached_tokens"], entry["prompt_tokens"]) for entry in generations(log)] == seen
 
 

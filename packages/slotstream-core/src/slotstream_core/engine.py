@@ -226,7 +226,7 @@ class Engine:
         return self.memory.status()
 
     def _prefix_key(self) -> PrefixKey:
-        return PrefixKey(model=self._loaded.model.key, pass_tokens=self.memory.pass_tokens(self.plan))
+        return self.memory.prefix_key(self._loaded.model.key, self.plan)
 
     def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int], *, thinking: bool) -> list[int]:
         if isinstance(prompt, str):

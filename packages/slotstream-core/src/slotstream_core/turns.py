@@ -67,6 +67,7 @@ class ReplyTurn:
             prompt.key.pass_tokens,
             logits=resumed.logits,
             extra_tokens=self._tokens_beside_a_pass(prompt, plan, resumed.tokens),
+            turns=prompt.turns,
             keep=prompt.stops,
             passed=prompt.passed,
         )
@@ -77,7 +78,12 @@ class ReplyTurn:
         """How many tokens beyond one pass may go through the model together, reading each expert once."""
         if not self._loaded.experts.shares_reads:
             return 0
-        return spare_tokens(plan, pass_tokens=prompt.key.pass_tokens, unread_tokens=len(prompt.ids) - resumed)
+        return spare_tokens(
+            plan,
+            pass_tokens=prompt.key.pass_tokens,
+            unread_tokens=len(prompt.ids) - resumed,
+            kept_states=len(prompt.stops),
+        )
 
     def read_on(self, ids: Sequence[int], pass_tokens: int) -> Iterator[PromptProgress]:
         """Read the ids that the state has not seen, the last token of a reply among them.

@@ -1,12 +1,13 @@
 """How a prompt is cut into passes, and how long the passes take on the reference curve.
 
 A pass of c tokens that starts at position p multiplies c queries with p + c keys; the product is bounded,
-so passes get smaller as the prompt grows.
+so passes get smaller as the prompt grows. They may end earlier, where a turn of a conversation starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +40,8 @@ class PrefillPass:
     Attributes:
         start: Position of its first token.
         tokens: How many tokens it reads.
-        full_tokens: The size the rule gives at this position; larger than `tokens` on a short last pass.
+        full_tokens: The size the rule gives at this position; larger than `tokens` on a short last pass and on one
+            that ends before a turn.
     """
 
     start: int
@@ -60,8 +62,18 @@ def pass_size(position: int, largest: int) -> int:
     return size
 
 
-def schedule_passes(tokens: int, largest: int, *, start: int = 0) -> Iterator[PrefillPass]:
+def schedule_passes(tokens: int, largest: int, *, start: int = 0, turns: Sequence[int] = ()) -> Iterator[PrefillPass]:
     """Yield the passes that read positions `start` to `start + tokens`.
+
+    Where a pass ends depends on nothing behind its end, so that prompts with a common beginning have its passes in
+    common.
+
+    Args:
+        tokens: How many positions.
+        largest: Most tokens of a pass.
+        start: The first of them; for the passes of the whole prompt, one at which they end.
+        turns: Positions at which turns of a conversation start, ascending. A pass ends before the first one that leaves
+            it at least 64 tokens.
 
     Raises:
         InvalidRequest: A size is negative, or the pass size is outside 64 to 4096.
@@ -72,13 +84,15 @@ def schedule_passes(tokens: int, largest: int, *, start: int = 0) -> Iterator[Pr
         raise InvalidRequest(
             f"a pass of {largest} tokens is outside {_SMALLEST_PASS} to {LARGEST_PASS}; give one in it"
         )
-    return _passes(start, start + tokens, largest)
+    return _passes(start, start + tokens, largest, turns)
 
 
-def _passes(position: int, end: int, largest: int) -> Iterator[PrefillPass]:
+def _passes(position: int, end: int, largest: int, turns: Sequence[int]) -> Iterator[PrefillPass]:
     while position < end:
         full = pass_size(position, largest)
-        tokens = min(full, end - position)
+        following = bisect_left(turns, position + _SMALLEST_PASS)
+        turn = turns[following] if following < len(turns) else end
+        tokens = min(full, turn - position, end - position)
         yield PrefillPass(start=position, tokens=tokens, full_tokens=full)
         position += tokens
 
@@ -101,11 +115,12 @@ def estimate_prefill_seconds(tokens: int, largest: int) -> float | None:
     return estimate_passes(schedule_passes(tokens, largest))
 
 
-def resume_boundaries(tokens: int, largest: int, *, start: int = 0) -> list[int]:
+def resume_boundaries(tokens: int, largest: int, *, start: int = 0, turns: Sequence[int] = ()) -> list[int]:
     """Return the positions at which a prompt's state may be saved and resumed.
 
     They are the ends of passes whose size rule gives at least 256 tokens there; the prompt's own end is not one.
+    Arguments are those of `schedule_passes`.
     """
-    passes = schedule_passes(tokens, largest, start=start)
+    passes = schedule_passes(tokens, largest, start=start, turns=turns)
     ends = (each.start + each.tokens for each in passes if each.full_tokens >= _ORDINARY_FLOOR)
     return [end for end in ends if end < start + tokens]

@@ -14,9 +14,7 @@ from slotstream_core.generation.decoding import PromptReader, next_logits
 from slotstream_core.generation.sharing import spare_tokens
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.persistence.directory import PersistentOptions
-from slotstream_core.prefixes.boundaries import boundaries
 from slotstream_core.prefixes.cache import MOST_STATES
-from slotstream_core.prefixes.kept import PrefixKey
 from slotstream_core.prefixes.memory import ConversationMemory, prompt_array
 from slotstream_core.text.tokenizer import Tokenizer
 from slotstream_planner import PlanRequest
@@ -52,7 +50,7 @@ class _Reader:
         self._loaded = loaded
         self._tokenizer = tokenizer
         self._reply_tokens = reply_tokens
-        self._key = PrefixKey(model=loaded.model.key, pass_tokens=self.new_memory().pass_tokens(loaded.plan))
+        self._key = self.new_memory().prefix_key(loaded.model.key, loaded.plan)
 
     def new_memory(self) -> ConversationMemory:
         return ConversationMemory(self._loaded.plan, self._tokenizer)
@@ -62,8 +60,8 @@ class _Reader:
         vocabulary = self._loaded.checkpoint.config.vocab_size
         return [(11 + 7919 * seed + 31 * place + place // 7) % vocabulary for place in range(tokens)]
 
-    def last_boundary(self, tokens: int) -> int:
-        return boundaries(tokens, self._key.pass_tokens)[-1]
+    def last_boundary(self, ids: Sequence[int]) -> int:
+        return self._key.boundaries(prompt_array(ids))[-1]
 
     def read(self, ids: Sequence[int], memory: ConversationMemory | None, *, shared_tokens: int = 0) -> _Turn:
         """Read a prompt and go on greedily; without a memory it is read from its beginning, in the same passes."""
@@ -82,6 +80,7 @@ class _Reader:
             self._key.pass_tokens,
             logits=None if resumed is None else resumed.logits,
             extra_tokens=spare,
+            turns=prompt.turns,
             keep=() if memory is None else prompt.stops,
             passed=None if memory is None else prompt.passed,
         )
@@ -129,7 +128,7 @@ def check_exact_reuse(directory: Path, request: PlanRequest | None = None, *, ma
                 "the next turn goes on from the last one",
                 reader.read(second, memory),
                 cold,
-                cached=reader.last_boundary(len(first)),
+                cached=reader.last_boundary(first),
             ),
             _equal("the same prompt again reads nothing", reader.read(second, memory), cold, cached=len(second)),
             _equal("an edited history is read again", reader.read(edited, memory), reader.read(edited, None), cached=0),
@@ -158,7 +157,7 @@ def _check_restart(reader: _Reader, first: Sequence[int], second: Sequence[int],
                 turn = reader.read(ids, memory)
             finally:
                 memory.leave_disk()
-        return _equal("a restart goes on from the disk", turn, cold, cached=reader.last_boundary(len(first)))
+        return _equal("a restart goes on from the disk", turn, cold, cached=reader.last_boundary(first))
 
 
 def check_reuse(directory: Path, request: PlanRequest | None = None, *, max_tokens: int = 24) -> CheckReport:

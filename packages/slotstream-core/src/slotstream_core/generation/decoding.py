@@ -46,6 +46,7 @@ class PromptReader:
         *,
         logits: Row | None = None,
         extra_tokens: int = 0,
+        turns: Sequence[int] = (),
         keep: Collection[int] = (),
         passed: Passed | None = None,
     ) -> None:
@@ -58,6 +59,7 @@ class PromptReader:
             pass_tokens: Most tokens of one pass.
             logits: After the whole prompt, when the state has seen all of it.
             extra_tokens: Tokens beyond one pass that there is memory for, in passes that share their reads.
+            turns: Where turns of a conversation start, before which passes end; see `schedule_passes`.
             keep: Lengths at which `passed` is to be told the state, even where passes share their reads.
             passed: Told the state at those lengths, and wherever else it is at hand.
         """
@@ -66,6 +68,7 @@ class PromptReader:
         self._ids = np.asarray(ids, dtype=np.int32)
         self._pass_tokens = pass_tokens
         self._extra_tokens = extra_tokens
+        self._turns = turns
         self._keep = frozenset(keep)
         self._passed = passed
         self.last_logits = logits
@@ -81,7 +84,7 @@ class PromptReader:
         """
         started = time.perf_counter()
         total, seen = len(self._ids), self._state.length
-        steps = list(schedule_passes(total - seen, self._pass_tokens, start=seen))
+        steps = list(schedule_passes(total - seen, self._pass_tokens, start=seen, turns=self._turns))
         for scope in share_reads(steps, extra_tokens=self._extra_tokens):
             cancel.check()
             done = first = scope.passes[0].start

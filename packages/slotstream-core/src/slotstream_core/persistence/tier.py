@@ -18,7 +18,7 @@ from slotstream_core.persistence.container import Container
 from slotstream_core.persistence.directory import NewHead, PersistentOptions, PrefixDirectory, SaveOutcome
 from slotstream_core.persistence.records import FORMAT, HeadFile
 from slotstream_core.persistence.writing import WriteQueue
-from slotstream_core.prefixes.boundaries import Ids, boundaries
+from slotstream_core.prefixes.boundaries import Ids
 from slotstream_core.prefixes.kept import PrefixKey
 from slotstream_core.prefixes.transcripts import MOST_TRANSCRIPTS, Transcript
 from slotstream_core.state.rows import StateSnapshot
@@ -75,7 +75,7 @@ class DiskTier:
     def longest(self, ids: Ids, key: PrefixKey, *, above: int) -> HeadFile | None:
         """Return the longest kept state longer than ``above`` that a prompt can go on from, if there is one."""
         self._queue.drain()
-        lengths = boundaries(len(ids), key.pass_tokens)
+        lengths = key.boundaries(ids)
         names = state_names(self._identity, key, ids, lengths)
         for length in reversed(lengths):
             if length <= above:
@@ -119,7 +119,7 @@ class DiskTier:
             shared: Whether conversations start with it.
             continued: Whether its prompt went on from an earlier state.
         """
-        lengths = [*boundaries(len(ids), key.pass_tokens), len(ids)]
+        lengths = [*key.boundaries(ids), len(ids)]
         names = state_names(self._identity, key, ids, lengths)
         new = NewHead(
             name=names[len(ids)],

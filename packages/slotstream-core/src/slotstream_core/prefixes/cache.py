@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, boundaries, common_length, floor_to
+from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, common_length, floor_to
 from slotstream_core.prefixes.kept import (
+    CHECKPOINTS,
     MAY_EVICT,
+    PURPOSES,
     KeptState,
     Logits,
     PrefixKey,
@@ -97,7 +99,7 @@ class PrefixCache:
         """
         with self._lock:
             self._key = key if use else self._key
-            marks = set(boundaries(len(ids), key.pass_tokens))
+            marks = set(key.boundaries(ids))
             prefixes = [state for state in self._states if state.begins(ids)]
             usable = [
                 state
@@ -118,7 +120,8 @@ class PrefixCache:
                 if state.purpose in ("shared", "speculative"):
                     state.last_used = self._clock  # as recent as the conversation that goes on from it
             self._counts["hits"] += 1
-            self._counts["checkpoint_hits"] += best.purpose in ("shared", "speculative")
+            self._counts["checkpoint_hits"] += best.purpose in CHECKPOINTS
+            best.purpose = "speculative" if best.purpose == "guess" else best.purpose  # it was right
             return Lookup(state=best, reason=None)
 
     def _reason(self, ids: Ids, key: PrefixKey, prefixes: Sequence[KeptState]) -> MissReason:
@@ -135,16 +138,16 @@ class PrefixCache:
     def branching(self, ids: Ids, key: PrefixKey) -> int:
         """Return the length of the longest head that a prompt shares with a kept one and then leaves; 0 for none.
 
-        A prompt that its own conversation's state begins leaves nothing that another conversation starts with.
+        A prompt that its own conversation's state begins leaves nothing that another conversation starts with. Why a
+        state is kept does not matter: that of a conversation may be its system message's too.
         """
         longest = 0
         with self._lock:
             for state in self._states:
-                if state.key != key or state.purpose != "conversation":
-                    continue
-                shared = common_length(ids, state.prompt)
-                if LEAST_SHARED_TOKENS <= shared < min(len(ids), len(state.ids)):
-                    longest = max(longest, shared)
+                if state.key == key and longest < len(state.ids):
+                    shared = common_length(ids, state.ids)
+                    if LEAST_SHARED_TOKENS <= shared < min(len(ids), len(state.ids)):
+                        longest = max(longest, shared)
         return longest
 
     def keep(
@@ -154,18 +157,16 @@ class PrefixCache:
         state: SequenceState,
         purpose: Purpose,
         *,
-        prompt: Ids,
         logits: Logits | None = None,
         rows: Sequence[RowSegment] = (),
     ) -> StoreOutcome:
         """Keep the state of a prompt at one of its lengths, making room first; the rows others have are shared.
 
         Args:
-            ids: What the state has seen, a part of ``prompt`` from its beginning on.
+            ids: What the state has seen.
             key: What it was computed with.
             state: The live state; copied, not kept.
             purpose: Why.
-            prompt: The whole prompt.
             logits: After the last id, for a complete prompt.
             rows: Rows of a beginning of the prompt that the caller holds, to be shared where none are kept.
         """
@@ -175,18 +176,16 @@ class PrefixCache:
             if twin is not None:
                 twin.last_used = self._clock
                 twin.logits = logits if twin.logits is None else twin.logits
-                if purpose == "shared" or (twin.purpose in ("complete", "speculative") and purpose == "conversation"):
-                    twin.purpose = purpose
+                twin.purpose = max(twin.purpose, purpose, key=PURPOSES.index)
                 return "known"
             known = self.known_rows(ids, key, rows)
-            needed = state.snapshot_bytes(known) + ids.nbytes + prompt.nbytes + (0 if logits is None else logits.nbytes)
+            needed = state.snapshot_bytes(known) + ids.nbytes + (0 if logits is None else logits.nbytes)
             if not self._make_room(needed, known, MAY_EVICT[purpose]):
                 self._counts["checkpoint_fork_failures"] += 1
                 return "no room"
             self._states.append(
                 KeptState(
                     ids=_frozen(ids),
-                    prompt=_frozen(prompt),
                     key=key,
                     snapshot=state.snapshot(known),
                     logits=logits,
@@ -194,16 +193,18 @@ class PrefixCache:
                     last_used=self._clock,
                 )
             )
-            self._counts["checkpoint_stores"] += purpose in ("shared", "speculative")
+            self._counts["checkpoint_stores"] += purpose in CHECKPOINTS
             return "stored"
 
     def known_rows(self, ids: Ids, key: PrefixKey, rows: Sequence[RowSegment] = ()) -> tuple[RowSegment, ...]:
         """Return kept rows of the longest beginning of ids, cut at a boundary: up to there passes were the same."""
         best = segments_until(rows, len(ids))
+        marks = [*key.boundaries(ids), len(ids)]
         for state in self._states:
             if state.key == key:
                 shared = common_length(ids, state.ids)
-                shared = floor_to(boundaries(shared + 1, key.pass_tokens), shared)
+                # where the prompts part, only one of them may have ended a pass
+                shared = floor_to(marks, shared if shared == len(state.ids) else shared - 1)
                 if shared > (best[-1].end if best else 0):
                     best = segments_until(state.snapshot.segments, shared)
         return best
@@ -268,7 +269,7 @@ class PrefixCache:
         segments = owners(segment for state in states for segment in state.snapshot.segments).values()
         tokens = sum(segment.end - segment.start for segment in segments)
         size = held_bytes(states)
-        reusable = sum(state.purpose in ("shared", "speculative") for state in states)
+        reusable = sum(state.purpose in CHECKPOINTS for state in states)
         return {
             "enabled": self.enabled,
             "conversations": len(states) - reusable,

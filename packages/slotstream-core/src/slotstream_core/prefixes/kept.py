@@ -2,24 +2,29 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.prefixes.boundaries import Ids
+from slotstream_core.prefixes.boundaries import Ids, boundaries
 from slotstream_core.state.rows import RowSegment, StateSnapshot
 
 Logits = npt.NDArray[np.float32]
 
-Purpose = Literal["conversation", "complete", "shared", "speculative"]
-"""Why a state is kept.
+Purpose = Literal["complete", "guess", "speculative", "conversation", "shared"]
+"""Why a state is kept; a later one outweighs the ones before it where a state has two.
 
-conversation: the last boundary of a prompt, where the next turn resumes.
 complete: the end of a prompt with its logits, for the same prompt again.
-shared: a system message.
+guess: a part of a system message, in case another conversation leaves it behind that; in memory only.
 speculative: a head that two prompts had in common.
+conversation: the last boundary of a prompt, where the next turn resumes.
+shared: a system message.
 """
+
+PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+CHECKPOINTS: Final = frozenset[Purpose](("guess", "speculative", "shared"))
+"""What is kept for other conversations than its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +34,16 @@ class PrefixKey:
     Attributes:
         model: The model's own key, which says whether the draft head's cache is part of the state.
         pass_tokens: Prompt tokens per pass.
+        turn_token: The id that opens a turn, before which passes end; None when they do not.
     """
 
     model: str
     pass_tokens: int
+    turn_token: int | None = None
+
+    def boundaries(self, ids: Ids) -> list[int]:
+        """Return the lengths at which a prompt may be resumed, ascending; its own end is not one."""
+        return boundaries(ids, self.pass_tokens, self.turn_token)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -41,7 +52,6 @@ class KeptState:
 
     Attributes:
         ids: Read-only, one a token of the snapshot's length.
-        prompt: The whole prompt that it was kept from.
         key: What it was computed with.
         snapshot: The state.
         logits: After the last id, float32 [vocabulary], read-only; None at a boundary.
@@ -51,7 +61,6 @@ class KeptState:
     """
 
     ids: Ids
-    prompt: Ids
     key: PrefixKey
     snapshot: StateSnapshot
     logits: Logits | None
@@ -63,7 +72,7 @@ class KeptState:
     def own_bytes(self) -> int:
         """Bytes that no other state shares."""
         logits = 0 if self.logits is None else self.logits.nbytes
-        return self.snapshot.fixed_bytes + self.ids.nbytes + self.prompt.nbytes + logits
+        return self.snapshot.fixed_bytes + self.ids.nbytes + logits
 
     def begins(self, ids: Ids) -> bool:
         """Return whether ids begin with this state's."""
@@ -97,7 +106,7 @@ def eviction_rank(state: KeptState, states: Sequence[KeptState], key: PrefixKey 
         rank = 0
     elif state.purpose == "complete":
         rank = 1
-    elif state.purpose == "speculative" and not state.uses:
+    elif state.purpose in ("guess", "speculative") and not state.uses:
         rank = 2
     elif state.purpose == "conversation" and _superseded(state, states):
         rank = 3
@@ -106,7 +115,7 @@ def eviction_rank(state: KeptState, states: Sequence[KeptState], key: PrefixKey 
     return rank, state.last_used
 
 
-MAY_EVICT: dict[Purpose, int] = {"conversation": 4, "shared": 4, "speculative": 2, "complete": 1}
+MAY_EVICT: dict[Purpose, int] = {"conversation": 4, "shared": 4, "speculative": 2, "guess": 2, "complete": 1}
 """The highest class that may go to make room for a state of a purpose."""
 
 

@@ -101,6 +101,11 @@ class ConversationMemory:
         """Return how many prompt tokens a pass reads under a plan."""
         return resume_pass_tokens(plan.prefill_chunk, keeps=self.enabled)
 
+    def prefix_key(self, model: str, plan: MemoryPlan) -> PrefixKey:
+        """Return what the prompts of a model, named by its own key, are computed with under a plan."""
+        turn_token = self._head.turn_token if self.enabled else None
+        return PrefixKey(model=model, pass_tokens=self.pass_tokens(plan), turn_token=turn_token)
+
     def chat_ids(
         self,
         template: ChatTemplate,

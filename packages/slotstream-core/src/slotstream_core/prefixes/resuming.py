@@ -4,16 +4,20 @@ import json
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from slotstream_core.errors import StateError
 from slotstream_core.persistence.tier import DiskTier
-from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, boundaries, floor_to
+from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, floor_to, turn_starts
 from slotstream_core.prefixes.cache import MissReason, PrefixCache
-from slotstream_core.prefixes.kept import KeptState, Logits, PrefixKey, Purpose
+from slotstream_core.prefixes.kept import CHECKPOINTS, KeptState, Logits, PrefixKey, Purpose
 from slotstream_core.state.rows import RowSegment
 from slotstream_core.state.sequence import SequenceState
 
 logger = logging.getLogger("slotstream.prefixes")
+
+GUESS_DISTANCES: Final = (4096, 512)
+"""How far before the end of a system message other conversations may leave it: agents name their directory there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,7 @@ class PromptMemory:
         key: What it is computed with.
         ids: The prompt, read-only.
         persist: Whether its states may be kept on disk.
+        turns: Where its turns start, before which passes end.
     """
 
     def __init__(
@@ -65,7 +70,8 @@ class PromptMemory:
         self._cache = cache
         self.key = key
         self.ids = ids
-        self._marks = boundaries(len(ids), key.pass_tokens)
+        self.turns = turn_starts(ids, key.turn_token)
+        self._marks = key.boundaries(ids)
         self._purposes: dict[int, Purpose] = {}
         self._shared_tokens = shared_tokens
 
@@ -97,12 +103,23 @@ class PromptMemory:
         if kept is not None:
             state.restore(kept.snapshot)
             self._continued = True
-            if self._tier is not None:
-                self._tier.used(kept.ids, self.key)
+            self._note_use(kept)
         self._choose(state.length)
         self._log(state.length, **({"source": "memory"} if kept is not None else {"miss": found.reason}))
         whole = kept is not None and state.length == len(self.ids)
         return Resumption(tokens=state.length, reason=found.reason, logits=kept.logits if kept and whole else None)
+
+    def _note_use(self, kept: KeptState) -> None:
+        """Tell the disk that memory served a state; one that was a guess before is written now."""
+        if self._tier is None:
+            return
+        if kept.purpose == "speculative" and self._persists(kept.ids):
+            self._tier.save(kept.ids, self.key, kept.snapshot, shared=True, continued=True)
+        else:
+            self._tier.used(kept.ids, self.key)
+
+    def _persists(self, ids: Ids) -> bool:
+        return self.persist and self._tier is not None and len(ids) >= self._tier.options.minimum_tokens
 
     def _log(self, cached: int, **how: str | None) -> None:
         record = {"event": "prefix", "prompt_tokens": len(self.ids), "cached_tokens": cached, **how}
@@ -126,7 +143,6 @@ class PromptMemory:
         self._cache.insert(
             KeptState(
                 ids=self.ids[: head.tokens],
-                prompt=self.ids,
                 key=self.key,
                 snapshot=snapshot,
                 logits=None,
@@ -138,12 +154,14 @@ class PromptMemory:
         return True
 
     def _choose(self, resumed: int) -> None:
-        """Choose the lengths to keep among those that are still to be read."""
-        heads: list[tuple[int, Purpose]] = [(self._cache.branching(self.ids, self.key), "speculative")]
+        """Choose the lengths to keep among those that are still to be read; the last purpose of a length counts."""
+        shared = self._shared_tokens if self._shared_tokens >= LEAST_SHARED_TOKENS else 0
+        guessed = [shared - distance for distance in GUESS_DISTANCES]
+        heads: list[tuple[int, Purpose]] = [(each, "guess") for each in guessed if each >= LEAST_SHARED_TOKENS]
+        heads.append((self._cache.branching(self.ids, self.key), "speculative"))
         if self._marks:
             heads.append((self._marks[-1], "conversation"))
-        if self._shared_tokens >= LEAST_SHARED_TOKENS:
-            heads.append((self._shared_tokens, "shared"))
+        heads.append((shared, "shared"))
         for length, purpose in heads:
             mark = floor_to(self._marks, length)
             if mark > resumed:
@@ -168,16 +186,14 @@ class PromptMemory:
 
     def _keep(self, state: SequenceState, purpose: Purpose, logits: Logits | None) -> None:
         ids = self.ids[: state.length]
-        outcome = self._cache.keep(ids, self.key, state, purpose, prompt=self.ids, logits=logits, rows=self._rows)
+        outcome = self._cache.keep(ids, self.key, state, purpose, logits=logits, rows=self._rows)
         if outcome == "no room" and purpose != "complete":
             logger.info("%s", json.dumps({"event": "prefix_not_kept", "tokens": state.length, "purpose": purpose}))
-        if self._tier is not None and self.persist and purpose != "complete":
-            if len(ids) < self._tier.options.minimum_tokens:
-                return
+        if self._tier is not None and purpose not in ("complete", "guess") and self._persists(ids):
             kept = self._cache.kept_at(ids, self.key)
             known = self._cache.known_rows(ids, self.key, self._rows)
             snapshot = state.snapshot(known) if kept is None else kept.snapshot
             self._rows = snapshot.segments
-            self._tier.save(ids, self.key, snapshot, shared=purpose == "shared", continued=self._continued)
+            self._tier.save(ids, self.key, snapshot, shared=purpose in CHECKPOINTS, continued=self._continued)
             if kept is None:
                 self._tier.finish_writing()  # nothing has reserved memory for a copy that stays until it is written
