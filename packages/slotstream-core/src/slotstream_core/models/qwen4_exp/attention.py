@@ -103,7 +103,11 @@ def write_rows(cache: mx.array, rows: mx.array, start: int, *, axis: int) -> mx.
 
 
 class SparseAttention:
-    """One full-attention layer; weights only, the sequence lives in `AttentionState`."""
+    """One full-attention layer; weights only, the sequence lives in `AttentionState`.
+
+    Attributes:
+        evaluates: Whether a call may evaluate what it is given, as choosing among equal blocks does.
+    """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         self._heads = config.num_attention_heads
@@ -118,6 +122,7 @@ class SparseAttention:
         self._norm = weights.norm_of(mx.stack(head_norms), config.rms_norm_eps)
         self._output = weights.projection(f"{prefix}.o_proj")
         self._selector = Selector(weights, f"{prefix}.indexer", config)
+        self.evaluates = self._selector.evaluates
 
     def new_state(self) -> AttentionState:
         """The state before the first token."""

@@ -73,6 +73,8 @@ class DecoderLayer:
         watch: PassWatch | None = None,
     ) -> mx.array:
         """Advance ``state`` and return the new streams, [T, streams, hidden]."""
+        if isinstance(self._mixer, SparseAttention) and self._mixer.evaluates:
+            leases.arrive()
         streams, x, injection = self.attend(streams, state, positions, watch)
         return self.take_in(streams, self.experts(x, leases, watch), injection)
 

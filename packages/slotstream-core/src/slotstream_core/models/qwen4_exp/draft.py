@@ -128,7 +128,7 @@ class DraftHead:
             finally:
                 attention.length, attention.index = kept, index
             found = mx.concatenate(guesses)
-            mx.eval(found, *attention.arrays())
+            leases.evaluate(found, *attention.arrays())
         return [int(guess) for guess in np.array(found)]
 
     def _drop_rows(self, state: DraftState) -> None:
@@ -152,6 +152,8 @@ class DraftHead:
         Returns:
             Logits of the token after ``after[-1]``, [1, vocab], and the head's own streams, [1, streams, hidden].
         """
+        if self._attention.evaluates:
+            leases.arrive()  # of the prediction before
         streams = self._attend(attention, streams, after, queries=1)
         x, injection = self._expert_streams.read(streams)
         streams = self._expert_streams.inject(streams, self._experts(x, leases), injection)

@@ -88,7 +88,11 @@ class IndexState:
 
 
 class Selector:
-    """The indexer of one attention layer; weights only, the sequence lives in `IndexState`."""
+    """The indexer of one attention layer; weights only, the sequence lives in `IndexState`.
+
+    Attributes:
+        evaluates: Whether choosing blocks evaluates their scores, to choose among equal ones as float32 references do.
+    """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         self._heads = config.indexer_n_heads
@@ -96,6 +100,7 @@ class Selector:
         self._ratio = config.indexer_compress_ratio
         self._best = config.indexer_budget // config.indexer_compress_ratio
         self._dtype = weights.compute_dtype
+        self.evaluates = self._dtype == mx.float32
         self._q_norm = weights.norm(f"{prefix}.q_layernorm.weight", config.rms_norm_eps)
         self._k_norm = weights.norm(f"{prefix}.k_layernorm.weight", config.rms_norm_eps)
 
@@ -160,7 +165,7 @@ class Selector:
         equal = (scores == worst) & visible
         room = self._best - better.sum(axis=-1, keepdims=True)
         selected = better | (equal & (mx.cumsum(equal.astype(mx.int32), axis=-1) <= room))
-        if self._dtype != mx.float32:
+        if not self.evaluates:
             return selected
         contested = np.array(equal.sum(axis=-1) > room[:, 0])
         return self._settle(selected, scores, np.flatnonzero(contested), complete) if contested.any() else selected

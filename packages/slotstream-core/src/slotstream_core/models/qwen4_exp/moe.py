@@ -17,10 +17,35 @@ from slotstream_core.models.qwen4_exp.sweep import PassRows, sweep_layer
 
 
 class PassLeases:
-    """The leases a pass holds: those of the layer being computed, released once its work was evaluated."""
+    """The leases a pass holds: those of the layer being computed, released once its work was evaluated.
+
+    On a device a layer's graph is built while its records are still being read, since places are known at once and
+    nothing reads them before an evaluation. So a pass evaluates through `evaluate`, or calls `arrive` before.
+    """
 
     def __init__(self) -> None:
         self._held: list[Lease] = []
+
+    def arrive(self) -> None:
+        """Return when everything that is held is in place; call before work that reads it is evaluated.
+
+        Raises:
+            ExpertReadError: A record could not be read.
+            CheckpointDamaged: A record holds scales that are not finite.
+        """
+        for lease in self._held:
+            lease.wait()
+
+    def evaluate(self, *arrays: mx.array | list[mx.array]) -> None:
+        """Evaluate arrays that may read what is held, and give that back.
+
+        Raises:
+            ExpertReadError: As `arrive`.
+            CheckpointDamaged: As `arrive`.
+        """
+        self.arrive()
+        mx.eval(*arrays)
+        self.release()
 
     @property
     def any_held(self) -> bool:
@@ -217,10 +242,8 @@ class ExpertLayer:
     def _streamed(
         self, x: mx.array, ids: mx.array, shared: SharedRun, leases: PassLeases, watch: PassWatch | None
     ) -> mx.array:
-        mx.eval(
-            ids, watch.arrays() if watch is not None else []
-        )  # the only wait of this layer; everything before it is computed too
-        leases.release()
+        # the only wait of this layer; everything before it is computed too
+        leases.evaluate(ids, watch.arrays() if watch is not None else [])
         chosen = np.array(ids)
         distinct = np.unique(chosen)
         if len(distinct) > self._experts.group_limit:
@@ -230,7 +253,8 @@ class ExpertLayer:
         if watch is not None:
             watch.requested(self._layer)
         shared.start()
-        lease.wait()
+        if self._host is not None:
+            lease.wait()  # products on the host read places at once
         return self._compute(x, mx.array(self._places(distinct, lease)[chosen]))
 
     def _places(self, distinct: Sequence[int] | npt.NDArray[np.integer], lease: Lease) -> npt.NDArray[np.int32]:

@@ -348,11 +348,12 @@ class Qwen4ExpModel:
                 streams = layer(streams, state.layers[index], positions, leases, watch)
             result = ForwardResult(logits=self._logits(streams, logits), streams=streams)
             if self.draft_head is not None:
+                leases.arrive()
                 self.draft_head.follow(_draft_state(state), tokens, streams, wait=record or decode, record=record)
             state.advance(len(tokens), recorded=record)
             pending = [result.logits, streams, *state.arrays()]
             if leases.any_held:
-                mx.eval(pending)
+                leases.evaluate(pending)
             else:
                 mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return result
