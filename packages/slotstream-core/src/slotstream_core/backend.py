@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from slotstream_core.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableMapping
     from types import ModuleType
 
     import mlx.core as mx
@@ -45,6 +46,10 @@ class Gathering:
     dense_rows: int
     dense_mean_rows: int
 
+
+GRAPHS_SETTING = "MLX_USE_CUDA_GRAPHS"
+"""MLX collects kernels in graphs, which begin when a graph is complete. A layer whose routing is read back waits for
+the last kernel of a short graph, so it is sooner done when each begins at once (docs/log.md)."""
 
 CUDA_GATHERING = Gathering(few_at_once=7, few_pairs=14, counted_weights=2**32 - 1, dense_rows=8, dense_mean_rows=16)
 """Of MLX 0.32.4, which counts weights in 32 bits and takes other experts' where there are more, without a word. What
@@ -79,20 +84,25 @@ class Backend:
 
     @staticmethod
     def detect() -> Backend:
-        """Ask the installed MLX what it runs on.
+        """Ask the installed MLX what it runs on. On an NVIDIA GPU also sets, unless it is set, `GRAPHS_SETTING` to 0.
+
+        MLX reads that when it first computes; after that it has no effect.
 
         Raises:
             BackendError: MLX or its backend is missing, two backends are installed, or the CUDA build finds no GPU.
         """
-        return detect_from(installed=_installed, load=_load_mlx)
+        return detect_from(installed=_installed, load=_load_mlx, environment=os.environ)
 
 
-def detect_from(*, installed: Callable[[str], bool], load: Callable[[], ModuleType]) -> Backend:
+def detect_from(
+    *, installed: Callable[[str], bool], load: Callable[[], ModuleType], environment: MutableMapping[str, str]
+) -> Backend:
     """Decide from two questions, so that every answer can be tested on one machine.
 
     Args:
         installed: Says whether a distribution of that name is installed.
         load: Imports `mlx.core` and returns it; may raise ImportError.
+        environment: Where MLX finds its settings.
 
     Raises:
         BackendError: As `Backend.detect`.
@@ -113,6 +123,7 @@ def detect_from(*, installed: Callable[[str], bool], load: Callable[[], ModuleTy
     if core.metal.is_available():
         return Backend(kind="metal", compute_dtype=core.bfloat16)
     if core.cuda.is_available():
+        environment.setdefault(GRAPHS_SETTING, "0")
         return Backend(kind="cuda", compute_dtype=core.bfloat16, gathering=CUDA_GATHERING)
     if cuda_installed:
         raise BackendError(

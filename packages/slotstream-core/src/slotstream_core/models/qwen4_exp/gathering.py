@@ -77,7 +77,8 @@ class LimitedProducts:
         top = slots.shape[1]
         rows = np.repeat(np.arange(x.shape[0]), top)
         if slots.size <= self._limits.few_pairs:
-            outputs = self._few(arrays, x[mx.array(rows.astype(np.int32))], slots.reshape(-1))
+            pairs = x if x.shape[0] == 1 else x[mx.array(rows.astype(np.int32))]
+            outputs = self._few(arrays, pairs, slots.reshape(-1))
         elif not self._unpacks(x.shape[0], top) and _places(arrays.gate) <= self.part_places(arrays):
             return compute_experts(arrays, x[:, None, None, :], slots)[:, :, 0]
         else:
@@ -109,11 +110,15 @@ class LimitedProducts:
         return rows >= limits.dense_rows and rows * top >= limits.dense_mean_rows * self._expert_count
 
     def _few(self, arrays: ExpertArrays, pairs: mx.array, slots: mx.array) -> mx.array:
-        """Outputs [pairs, hidden] in calls of so few pairs that MLX takes its kernel for few."""
+        """Outputs [pairs, hidden] in calls of so few pairs that MLX takes its kernel for few.
+
+        ``pairs`` [pairs, hidden] are their rows, or the one row of all of them.
+        """
         calls = -(-len(slots) // self._limits.few_at_once)
         bounds = [len(slots) * call // calls for call in range(calls + 1)]
+        shared = len(pairs) == 1
         outputs = [
-            compute_experts(arrays, pairs[first:last, None, :], slots[first:last])[:, 0]
+            compute_experts(arrays, (pairs if shared else pairs[first:last])[:, None, :], slots[first:last])[:, 0]
             for first, last in zip(bounds[:-1], bounds[1:], strict=True)
         ]
         return outputs[0] if calls == 1 else mx.concatenate(outputs)

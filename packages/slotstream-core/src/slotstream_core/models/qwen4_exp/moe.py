@@ -245,7 +245,7 @@ class ExpertLayer:
         # the only wait of this layer; everything before it is computed too
         leases.evaluate(ids, watch.arrays() if watch is not None else [])
         chosen = np.array(ids)
-        distinct = np.unique(chosen)
+        distinct = np.sort(chosen[0]) if len(chosen) == 1 else np.unique(chosen)
         if len(distinct) > self._experts.group_limit:
             return self._grouped(x, chosen, distinct, shared)
         lease = self._experts.request(self._layer, distinct.tolist())
