@@ -24,6 +24,8 @@ from slotstream_serve.streaming import ShortWay
 logger = logging.getLogger("slotstream.serve")
 
 Phase = Literal["queued", "prefill", "decode", "done"]
+TEXT = (TextDelta, ThinkingDelta)
+"""What nearly every event is."""
 LEAST_MEASURED_TOKENS = 256
 """Shorter prompts say nothing about how fast a long one is read."""
 
@@ -179,7 +181,7 @@ class Ticket:
     def deliver(self, event: ReplyEvent) -> None:
         """Send an event the short way where there is one, else hand it to the event loop.  For the runner's thread."""
         with self._lock:
-            if self._short_way is not None and isinstance(event, TextDelta | ThinkingDelta):
+            if self._short_way is not None and isinstance(event, TEXT):
                 if not self._short_way(event):
                     self._short_way = None
                 return
@@ -378,6 +380,10 @@ class Runner:
         """Deliver the events of a run and return its last one."""
         ticket.phase = "prefill"
         for event in run.events():
+            if isinstance(event, TEXT):
+                ticket.phase = "decode"
+                ticket.deliver(event)
+                continue
             if isinstance(event, PromptProgress):
                 ticket.progress = event
                 if event.done_tokens >= event.total_tokens:

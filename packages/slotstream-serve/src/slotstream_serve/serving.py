@@ -23,7 +23,6 @@ from slotstream_core.events import (
     GenerationEvent,
     PromptProgress,
     TextDelta,
-    ThinkingDelta,
 )
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import AGENT, ORDINARY, THINKING, SamplingParams
@@ -298,11 +297,11 @@ class ReplyRun:
                 admitted = True
                 cached = event.cached_tokens if isinstance(event, PromptProgress) else 0
                 yield Admitted(prompt_tokens=len(prepared.ids), cached_tokens=cached)
-            if isinstance(event, PromptProgress):
-                yield event
-            elif isinstance(event, Finished):
+            if isinstance(event, Finished):
                 yield from self._finish(event)
                 return
+            if self._scanner is None or not isinstance(event, TextDelta):
+                yield event
             else:
                 for reply in self._translate(event):
                     yield reply
@@ -314,12 +313,9 @@ class ReplyRun:
                         return
         raise SlotstreamError("the engine ended its reply without a last event")
 
-    def _translate(self, event: ThinkingDelta | TextDelta) -> Iterator[ReplyEvent]:
-        if isinstance(event, ThinkingDelta) or self._scanner is None:
-            yield event
-        else:
-            for scanned in self._scanner.feed(event.text):
-                yield self._reply_to(scanned)
+    def _translate(self, event: TextDelta) -> Iterator[ReplyEvent]:
+        for scanned in [] if self._scanner is None else self._scanner.feed(event.text):
+            yield self._reply_to(scanned)
 
     def _reply_to(self, scanned: ScanEvent) -> ReplyEvent:
         match scanned:

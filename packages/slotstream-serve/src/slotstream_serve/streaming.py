@@ -1,7 +1,7 @@
 """A streamed reply on its way to the client: frames as events come, a sign of life in silence, and its end.
 
 What every token costs happens here, so the way of a token is short.  While the event loop waits, text goes out on the
-thread that made it; everything else wakes one task, which writes to the connection.
+thread that made it, gathered where it comes fast; everything else wakes one task, which writes to the connection.
 A connection of `slotstream_serve.protocol` takes the bytes of a chunk directly; any other server gets them as the ASGI
 messages that it expects.
 """
@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from slotstream_serve.chunks import BODY_SINK, BodySink
 from slotstream_serve.dialects.base import Frame, ReplyEncoder
+from slotstream_serve.gathering import TextGatherer
 from slotstream_serve.limits import ClientGone
 from slotstream_serve.reply import ReplyEvent, ReplyFailed, ReplyFinished, TextDelta, ThinkingDelta
 
@@ -93,30 +94,44 @@ class ReplyStream(Response):
         direct: BodySink | None = scope.get(BODY_SINK)
         sink = direct or _AsgiSink(send)
         silence = SilenceTimer(self._keepalive_s, self._source.nudge)
-        short_way = None if direct is None else self._short_way(direct, silence)
+        gatherer = None if direct is None else self._gatherer(direct, silence)
         try:
             events = self._events
             while True:
-                if piece := self._piece(events):
+                if piece := self._piece(events) if events else self._sign_of_life(silence):
                     silence.broken()
                     if sink.write(piece):
                         await sink.drain()
                 if events and isinstance(events[-1], ReplyFinished | ReplyFailed):
                     break
-                lent = short_way if direct is not None and direct.clear() else None
-                events = await self._source.next_events(lent)
-                self._watch(events)
+                events = await self._next(direct, gatherer)
         finally:
             silence.stop()
+            if gatherer is not None:
+                gatherer.stop()
         if direct is not None:
             direct.clear()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _short_way(self, sink: BodySink, silence: "SilenceTimer") -> ShortWay:
+    async def _next(self, sink: BodySink | None, gatherer: TextGatherer | None) -> Sequence[ReplyEvent]:
+        """Return the next events, those that could not be sent while waiting first; none when waiting was ended."""
+        if sink is None or gatherer is None:
+            events = await self._source.next_events()
+        else:
+            lent: ShortWay | None = None
+            if sink.clear():
+                gatherer.open()
+                lent = gatherer.send
+            events = await self._source.next_events(lent)
+            if waiting := gatherer.take():
+                events = [*waiting, *events]
+        self._watch(events)
+        return events
+
+    def _gatherer(self, sink: BodySink, silence: "SilenceTimer") -> TextGatherer:
         """Return what sends text on the thread that made it, without waking the event loop for every token."""
 
-        def send(event: TextDelta | ThinkingDelta) -> bool:
-            events = (event,)
+        def write(events: Sequence[ReplyEvent]) -> bool:
             self._watch(events)
             piece = self._piece(events)
             if not piece:
@@ -124,17 +139,18 @@ class ReplyStream(Response):
             silence.broken()
             return sink.write_now(piece)
 
-        return send
+        return TextGatherer(write, stuck=self._source.nudge)
 
     def _piece(self, events: Sequence[ReplyEvent]) -> bytes:
-        """Return the frames of events in one piece; without events, those of a keep-alive."""
-        if not events:
-            frames = self._encoder.keepalive()
-        elif len(events) == 1:
-            frames = self._encoder.stream(events[0])
-        else:
-            frames = [frame for event in events for frame in self._encoder.stream(event)]
-        return "".join([frame_text(frame, self._framing) for frame in frames]).encode("utf-8")
+        """Return the frames of events in one piece."""
+        stream, framing = self._encoder.stream, self._framing
+        return "".join([frame_text(frame, framing) for event in events for frame in stream(event)]).encode("utf-8")
+
+    def _sign_of_life(self, silence: "SilenceTimer") -> bytes:
+        """Return a keep-alive, if it was silence that ended the waiting."""
+        if not silence.over():
+            return b""
+        return "".join([frame_text(frame, self._framing) for frame in self._encoder.keepalive()]).encode("utf-8")
 
 
 class _AsgiSink:
@@ -161,6 +177,10 @@ class SilenceTimer:
         self._call = call
         self._since_s = self._loop.time()
         self._timer = self._loop.call_later(period_s, self._look)
+
+    def over(self) -> bool:
+        """Return whether nothing was sent for a period."""
+        return self._loop.time() >= self._since_s + self._period_s
 
     def broken(self) -> None:
         """Note that something was sent, on any thread."""

@@ -1,0 +1,49 @@
+"""Ratios of measurements that were taken in turn, with an interval that says how far to trust their median."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+DRAWS = 2000
+COVERED = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A median, and the interval that holds it in 95 of 100 resamplings of what was measured."""
+
+    median: float
+    low: float
+    high: float
+
+    def values(self, name: str) -> dict[str, float]:
+        """Return the three numbers under names for a result; the interval's stand before the unit."""
+        stem, _, unit = name.rpartition("_")
+        return {name: self.median, f"{stem}_low_{unit}": self.low, f"{stem}_high_{unit}": self.high}
+
+
+def estimate(samples: Sequence[float]) -> Estimate:
+    """Return the median of samples with its bootstrap interval.  The same samples give the same interval.
+
+    Raises:
+        ValueError: There are no samples.
+    """
+    if not samples:
+        raise ValueError("an estimate needs at least one sample")
+    chance = random.Random(0)
+    medians = sorted(statistics.median(chance.choices(samples, k=len(samples))) for _ in range(DRAWS))
+    cut = round(DRAWS * (1 - COVERED) / 2)
+    return Estimate(median=statistics.median(samples), low=medians[cut], high=medians[-1 - cut])
+
+
+def excess(more: Sequence[float], base: Sequence[float]) -> Estimate:
+    """Return by how much of the base each pair is larger: ratio less one."""
+    return estimate([one / other - 1 for one, other in zip(more, base, strict=True)])
+
+
+def difference(more: Sequence[float], base: Sequence[float]) -> Estimate:
+    """Return by how much each pair is larger, in the unit of both."""
+    return estimate([one - other for one, other in zip(more, base, strict=True)])

@@ -1,0 +1,198 @@
+"""Text of a fast reply is gathered for a moment: never reordered, never lost, never held longer than promised."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from slotstream_serve.gathering import GATHER_S, Text, TextGatherer
+from slotstream_serve.reply import TextDelta
+
+A_PICTURE_S = 1 / 60
+
+
+class Wire:
+    """Keeps what is written, and takes no more after `full`."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.threads: list[int] = []
+        self.stuck = 0
+
+    def write(self, events: Sequence[Text]) -> bool:
+        self.pieces.append("".join(event.text for event in events))
+        self.threads.append(threading.get_ident())
+        return "full" not in self.pieces[-1]
+
+    def note_stuck(self) -> None:
+        self.stuck += 1
+
+
+class SteppedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock the test moves."""
+
+    now_s = 100.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    async def step(self, seconds: float) -> None:
+        """Let time pass, and what is due then happen."""
+        self.now_s += seconds
+        for _ in range(3):  # what was called from outside, timers that are over, what they call
+            await asyncio.sleep(0)
+
+
+Work = Callable[[SteppedLoop, Wire, TextGatherer], Awaitable[None]]
+
+
+def play(work: Work) -> Wire:
+    loop, wire = SteppedLoop(), Wire()
+
+    async def run() -> None:
+        await work(loop, wire, TextGatherer(wire.write, stuck=wire.note_stuck, clock=loop.time))
+
+    loop.run_until_complete(run())
+    loop.close()
+    return wire
+
+
+def words(events: Sequence[Text]) -> list[str]:
+    return [event.text for event in events]
+
+
+def say(gatherer: TextGatherer, *said: str) -> list[bool]:
+    return [gatherer.send(TextDelta(text=word)) for word in said]
+
+
+def test_what_waits_is_sent_before_a_display_shows_its_next_picture() -> None:
+    assert GATHER_S < A_PICTURE_S
+
+
+def test_slow_text_is_sent_as_it_comes() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        gatherer.open()
+        for word in ("one ", "two ", "three"):
+            assert say(gatherer, word) == [True]
+            assert wire.pieces[-1] == word
+            await loop.step(GATHER_S)
+
+    assert play(work).pieces == ["one ", "two ", "three"]
+
+
+def test_fast_text_goes_out_together_and_the_first_word_at_once() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        gatherer.open()
+        say(gatherer, "a")
+        assert wire.pieces == ["a"]
+        for word in "bcdefgh":
+            loop.now_s += GATHER_S / 3.5
+            say(gatherer, word)
+
+    assert play(work).pieces == ["a", "bcde"]
+
+
+def test_text_that_nothing_follows_is_sent_by_the_event_loop_when_its_time_is_over() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        gatherer.open()
+        say(gatherer, "a", "b", "c")
+        await loop.step(GATHER_S * 0.9)
+        assert wire.pieces == ["a"]
+        await loop.step(GATHER_S * 0.11)
+        assert wire.pieces == ["a", "bc"]
+        assert say(gatherer, "d") == [True]
+        await loop.step(GATHER_S)
+        assert wire.pieces == ["a", "bc", "d"]
+
+    play(work)
+
+
+def test_the_event_loop_is_called_once_however_much_waits_and_rests_when_nothing_comes() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        gatherer.open()
+        say(gatherer, *["x"] * 100)
+        await loop.step(0.0)
+        scheduled = loop._scheduled  # type: ignore[attr-defined]
+        assert len(scheduled) == 1
+        await loop.step(GATHER_S)
+        assert len(scheduled) == 1
+        await loop.step(GATHER_S)
+        assert len(scheduled) == 0
+        say(gatherer, "y", "z")
+        await loop.step(0.0)
+        assert len(scheduled) == 1
+
+    assert play(work).pieces == ["x", "x" * 99, "y"]
+
+
+def test_what_still_waits_is_taken_first_and_nothing_is_sent_until_opened_again() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        gatherer.open()
+        say(gatherer, "a", "b", "c")
+        assert words(gatherer.take()) == ["b", "c"]
+        await loop.step(2 * GATHER_S)
+        assert say(gatherer, "d") == [True]
+        await loop.step(2 * GATHER_S)
+        assert wire.pieces == ["a"]
+        gatherer.open()
+        say(gatherer, "e")
+        assert wire.pieces == ["a", "de"]
+
+    play(work)
+
+
+def test_a_connection_that_takes_no_more_is_left_to_the_event_loop() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        gatherer.open()
+        assert say(gatherer, "full") == [False]
+        assert wire.stuck == 0
+        gatherer.take()
+        gatherer.open()
+        await loop.step(GATHER_S)
+        assert say(gatherer, "a", "full") == [True, True]
+        await loop.step(GATHER_S)
+        assert wire.pieces == ["full", "a", "full"]
+        assert wire.stuck == 1
+        assert say(gatherer, "late") == [True]
+        await loop.step(2 * GATHER_S)
+        assert words(gatherer.take()) == ["late"]
+
+    assert play(work).pieces == ["full", "a", "full"]
+
+
+def test_nothing_is_sent_after_the_end() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        gatherer.open()
+        say(gatherer, "a", "b")
+        await loop.step(0.0)
+        gatherer.stop()
+        await loop.step(2 * GATHER_S)
+
+    assert play(work).pieces == ["a"]
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.0005])
+def test_threads_that_speak_and_look_at_once_lose_nothing_and_keep_the_order(pause_s: float) -> None:
+    wire = Wire()
+    said = [f"{number} " for number in range(400)]
+
+    async def run() -> list[str]:
+        gatherer = TextGatherer(wire.write, stuck=wire.note_stuck)
+        gatherer.open()
+        pause = threading.Event()
+
+        def speak() -> None:
+            for word in said:
+                gatherer.send(TextDelta(text=word))
+                if pause_s:
+                    pause.wait(pause_s)
+
+        await asyncio.to_thread(speak)
+        rest = words(gatherer.take())
+        gatherer.stop()
+        return rest
+
+    rest = asyncio.run(run())
+    assert "".join(wire.pieces) + "".join(rest) == "".join(said)
+    assert len(wire.pieces) < len(said)
