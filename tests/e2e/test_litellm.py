@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.conftest import DemoServer
 
 WITHIN_S = 120.0
-pytestmark = pytest.mark.slow  # importing LiteLLM alone takes longer than most of these tests together
+pytestmark = pytest.mark.slow  # 20 s with the machine to itself, 11 of them for importing LiteLLM
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """One request to a dialect: body, meaning, generation, and the reply in the dialect's frames."""
 
 import logging
+import re
 import time
 from collections.abc import Awaitable, Sequence
 
@@ -30,6 +31,7 @@ logger = logging.getLogger("slotstream.serve")
 
 IGNORED_FIELDS_HEADER = "x-slotstream-ignored-fields"
 LONGEST_IGNORED_HEADER = 1000
+UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 class Exchange:
@@ -124,8 +126,7 @@ class Exchange:
         if not parsed.ignored_fields:
             return {}
         self._service.note_ignored(dialect.name, parsed.ignored_fields)
-        named = ", ".join(parsed.ignored_fields)[:LONGEST_IGNORED_HEADER]
-        return {IGNORED_FIELDS_HEADER: named.encode("ascii", "backslashreplace").decode("ascii")}
+        return {IGNORED_FIELDS_HEADER: header_text(", ".join(parsed.ignored_fields)[:LONGEST_IGNORED_HEADER])}
 
 
 class _Reply:
@@ -232,6 +233,11 @@ class _Reply:
             )
         if record is not None and record.drafts is not None:
             values.update(drafted=record.drafts.drafted, drafts_accepted=record.drafts.accepted)
+
+
+def header_text(text: str) -> str:
+    """Return a text as a header can carry it, whatever a client put into it: what is not printable ASCII is escaped."""
+    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text).strip()
 
 
 def _immediate(dialect: Dialect, parsed: ParsedRequest, headers: dict[str, str]) -> Response:

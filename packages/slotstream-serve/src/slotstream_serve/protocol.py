@@ -148,7 +148,8 @@ class GuardedProtocol(H11Protocol):
         if getattr(error, "error_status_hint", 400) == 431:
             self._refuse(headers_too_large(self.config.limits))
         else:
-            self._refuse(Failure(code="invalid_request", message=f"invalid HTTP request: {error or msg}"))
+            reason = str(error or msg).partition(": bytearray(")[0]  # what h11 read would stand there as Python sees it
+            self._refuse(Failure(code="invalid_request", message=f"invalid HTTP request: {reason}"))
 
     @property
     def waits_for_a_request(self) -> bool:
