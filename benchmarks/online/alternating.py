@@ -201,7 +201,7 @@ def host(plans: Mapping[int, Plan]) -> None:
         pipe, asker = (opened.enter_context(each.accept()[0]) for each in (bare, control))
         for each in (pipe, asker):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        engine.generate = Alternating(engine, plans, pipe, asker).generate  # type: ignore[method-assign]
+        engine.generate = Alternating(engine, plans, pipe, asker).generate  # type: ignore[method-assign,assignment]
         service = Service(runner, config, all_dialects())
         with governed(service, elastic=True):
             SlotstreamServer(service).run([listener])
