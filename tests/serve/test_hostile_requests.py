@@ -3,6 +3,8 @@
 import contextlib
 import json
 import logging
+import socket
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 
 from slotstream_serve.dialects.catalog import all_dialects
 from slotstream_serve.exchange import header_text
+from slotstream_serve.limits import headers_too_large
+from slotstream_serve.settings import Limits
 from slotstream_serve.testing import ScriptedEngine
-from tests.serve.conftest import LiveServer, live_server, read_response
+from tests.serve.conftest import LiveServer, live_server, read_response, wait_until
 from tests.serve.test_streaming import REQUESTS
 
 HOST = b"Host: localhost\r\n"
@@ -82,6 +86,35 @@ def test_a_head_that_was_refused_ends_the_connection_before_what_follows_it(live
         while piece := connection.recv(65_536):
             raw += piece
     assert raw.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_headers_that_are_too_large_are_refused_in_the_dialects_shape(live: LiveServer, name: str) -> None:
+    (dialect,) = [known for known in all_dialects() if known.name == name]
+    path = REQUESTS[name][0]
+    with contextlib.closing(live.connect()) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"POST %b HTTP/1.1\r\n%bX: %b\r\n\r\n" % (path.encode(), HOST, b"x" * 70_000))
+        raw = read_response(connection)
+    assert status_of(raw) == 431
+    assert json.loads(raw.partition(b"\r\n\r\n")[2]) == dialect.error_body(headers_too_large(Limits()))
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_client_may_break_off_after_any_byte(live: LiveServer, name: str, *, reset: bool) -> None:
+    path, body, headers = REQUESTS[name]
+    content = json.dumps(body).encode()
+    lines = [f"{key}: {value}\r\n" for key, value in {**headers, "Content-Length": str(len(content))}.items()]
+    request = b"POST %b HTTP/1.1\r\n%b%b\r\n%b" % (path.encode(), HOST, "".join(lines).encode(), content)
+    for sent in [*range(1, len(request), len(request) // 20), len(request)]:
+        connection = live.connect()
+        if reset:  # closing now discards what is on its way
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(request[:sent])
+        connection.close()
+    wait_until(lambda: not live.server.server_state.connections and not live.service.activity.active_requests)
+    wait_until(lambda: live.service.runner.running is None and not live.service.runner.queued)
 
 
 def placed(name: str, field: bytes) -> bytes:

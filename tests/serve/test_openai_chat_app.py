@@ -95,17 +95,27 @@ def test_usage_is_streamed_only_when_asked_for() -> None:
     assert events[-2]["usage"]["completion_tokens"] == 1
 
 
-def test_a_long_text_argument_streams_while_it_is_written() -> None:
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"type": "string"},
+        {"type": ["string", "null"]},
+        {"anyOf": [{"type": "null"}, {"type": "string"}]},
+        {"$ref": "#/properties/path"},
+    ],
+)
+def test_a_long_text_argument_streams_while_it_is_written(declared: dict[str, Any]) -> None:
+    tools = [tool("write", path={"type": "string"}, text=declared)]
     text = 'line "one"\nline two \\ tab\t\U0001f600 ' * 20
     script = write_in_pieces("I write." + "\n" + tool_call("write", {"path": "00123", "text": text}), 7)
-    events = stream(engine_of(*script), **WRITE)
+    events = stream(engine_of(*script), tools=tools)
     fragments = [part for (part,) in deltas(events, "tool_calls")]
     assert len(fragments) > 20
     assert fragments[0]["function"] == {"name": "write", "arguments": ""}
     assert json.loads(arguments_in(events)[0]) == {"path": "00123", "text": text}
     assert "".join(deltas(events, "content")) == "I write."
     assert events[-2]["choices"][0]["finish_reason"] == "tool_calls"
-    (call,) = whole(engine_of(*script), **WRITE)["choices"][0]["message"]["tool_calls"]
+    (call,) = whole(engine_of(*script), tools=tools)["choices"][0]["message"]["tool_calls"]
     assert call["function"]["arguments"] == arguments_in(events)[0]
 
 
