@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -23,6 +23,8 @@ from slotstream_serve.testing import ScriptedEngine
 from tests.serve.plain_dialect import PlainDialect
 
 PATIENCE_S = 20.0
+Loop = Literal["auto", "asyncio"]
+LOOPS: tuple[Loop, ...] = ("auto", "asyncio")
 
 
 def model_facts(**changes: Any) -> ModelFacts:
@@ -112,11 +114,18 @@ class LiveServer:
 
 @contextlib.contextmanager
 def live_server(
-    engine: ScriptedEngine, *, limits: Limits | None = None, dialects: Sequence[Dialect] | None = None, **changes: Any
+    engine: ScriptedEngine,
+    *,
+    limits: Limits | None = None,
+    dialects: Sequence[Dialect] | None = None,
+    loop: Loop = "auto",
+    **changes: Any,
 ) -> Iterator[LiveServer]:
+    """Serve an engine; `auto` is the event loop that `slotstream serve` finds, uvloop's where it is installed."""
     config = serve_config(limits=limits or Limits(), **changes)
     service = Service(Runner(lambda: engine), config, plain_dialects() if dialects is None else dialects)
     server = SlotstreamServer(service)
+    server.config.loop = loop
     sock = bind(config)
     port = sock.getsockname()[1]
     thread = threading.Thread(target=server.run, args=([sock],), name="test-server")

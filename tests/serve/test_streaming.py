@@ -16,7 +16,7 @@ from slotstream_serve.runner import Ticket
 from slotstream_serve.serving import prepare
 from slotstream_serve.streaming import SilenceTimer, frame_text
 from slotstream_serve.testing import Fault, Hold, Script, ScriptedEngine, Silence, tool_call, write_in_pieces
-from tests.serve.conftest import ask, live_server, plain_app, served_app, sse_events
+from tests.serve.conftest import LOOPS, Loop, ask, live_server, plain_app, served_app, sse_events
 from tests.serve.plain_dialect import plain_request
 from tests.serve.replies import FAILED, finished
 
@@ -116,7 +116,8 @@ def test_a_stream_says_the_same_on_a_connection_and_through_asgi_messages(name: 
     assert '"weather"' in direct.text
 
 
-def test_text_of_a_waiting_stream_needs_no_event_loop() -> None:
+@pytest.mark.parametrize("kind", LOOPS)
+def test_text_of_a_waiting_stream_needs_no_event_loop(kind: Loop) -> None:
     """While the event loop is busy with something else, text goes on arriving."""
     first, second = Hold(threading.Event(), threading.Event()), Hold(threading.Event(), threading.Event())
     engine = ScriptedEngine([["one ", first, "two ", second, "three"]])
@@ -126,7 +127,7 @@ def test_text_of_a_waiting_stream_needs_no_event_loop() -> None:
         busy.set()
         over.wait(10)
 
-    with live_server(engine) as live, contextlib.closing(live.connect()) as connection:
+    with live_server(engine, loop=kind) as live, contextlib.closing(live.connect()) as connection:
         body = json.dumps({"text": "hi", "stream": True}).encode()
         connection.sendall(b"POST /plain HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         raw = b""
@@ -148,10 +149,11 @@ def test_text_of_a_waiting_stream_needs_no_event_loop() -> None:
     )
 
 
-def test_a_client_that_reads_late_gets_every_word_in_order() -> None:
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_client_that_reads_late_gets_every_word_in_order(kind: Loop) -> None:
     words = [f"{number:07d}" * 4000 for number in range(60)]  # 1.7 MB, far more than the sockets hold
     engine = ScriptedEngine([words], window_tokens=10**7)
-    with live_server(engine) as live, contextlib.closing(live.connect()) as connection:
+    with live_server(engine, loop=kind) as live, contextlib.closing(live.connect()) as connection:
         body = json.dumps({"text": "hi", "stream": True, "max_output_tokens": 100}).encode()
         connection.sendall(
             b"POST /plain-lines HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
@@ -164,6 +166,15 @@ def test_a_client_that_reads_late_gets_every_word_in_order() -> None:
             http11 = [json.loads(line) for line in client.post("/plain-lines", content=body).text.splitlines()]
     for lines in (http10, http11):
         assert [line["text"] for line in lines if line["type"] == "TextDelta"] == words
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_fast_text_keeps_a_frame_for_every_token(kind: Loop) -> None:
+    words = [f"{number} " for number in range(300)]
+    with live_server(ScriptedEngine([words]), loop=kind) as live, live.client() as client:
+        body = {"text": "hi", "stream": True, "max_output_tokens": 400}
+        lines = [json.loads(line) for line in client.post("/plain-lines", json=body).text.splitlines()]
+    assert [line["text"] for line in lines if line["type"] == "TextDelta"] == words
 
 
 def test_a_fault_after_text_of_the_short_way_ends_the_stream_with_its_failure() -> None:
