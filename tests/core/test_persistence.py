@@ -364,7 +364,7 @@ def test_unfinished_orphaned_incomplete_and_damaged_files_are_removed(tmp_path: 
         ("extents", [{"segment": "a", "start": 5, "end": 100}]),
         ("extents", "none"),
         ("ancestors", 7),
-        ("format", 2),
+        ("format", 3),
     ],
 )
 def test_impossible_numbers_in_a_header_are_damage_not_a_crash(tmp_path: Path, change: str, value: object) -> None:

@@ -184,7 +184,7 @@ def test_a_system_message_that_ends_with_its_conversation_is_kept_as_shared(engi
 def test_short_system_messages_and_heads_of_length_zero_are_not_kept(engine: Engine) -> None:
     ask(engine, [*system_prompt(engine, 500), *ids(600, seed=1)], 1)
     ask(engine, [*system_prompt(engine, 700), *ids(600, seed=2)], 1, shared_tokens=0)
-    assert {purpose for purpose, _ in kept(engine)} == {"conversation", "complete"}
+    assert not {"shared", "speculative"} & {purpose for purpose, _ in kept(engine)}
 
 
 def test_an_app_may_name_the_head_that_its_conversations_share(engine: Engine) -> None:
@@ -303,8 +303,8 @@ def test_a_cancelled_prompt_leaves_what_it_had_read(engine: Engine) -> None:
     cancel.cancel()
     with pytest.raises(GenerationCancelled):
         next(events)
-    assert kept(engine) == [("shared", 512)]
-    assert cached(engine, prompt) == 512
+    assert kept(engine) == [("guess", 768), ("shared", 512)]
+    assert cached(engine, prompt) == 768
 
 
 def test_a_failed_read_leaves_the_kept_states_usable(
@@ -372,3 +372,25 @@ def test_kept_states_are_read_only(engine: Engine) -> None:
     state: KeptState = engine.memory.cache.states()[0]
     with pytest.raises(ValueError, match="read-only"):
         state.ids[0] = 1
+
+
+def test_of_a_conversation_too_long_for_memory_the_part_that_fits_is_kept(engine: Engine) -> None:
+    cache = engine.memory.cache
+    capacity = 900 * cache.budget.token_bytes + 40_000
+    cache.resize(CacheBudget(capacity_bytes=capacity, max_tokens=1000, token_bytes=cache.budget.token_bytes))
+    prompt = ids(1700)
+    ask(engine, prompt, 1)
+    assert kept(engine) == [("conversation", 768)]
+    longer = [*prompt, *ids(100, seed=1)]
+    assert cached(engine, longer) == 768
+    assert engine.memory.status()["allocated_sequence_bytes"] <= capacity
+
+
+def test_a_prompt_whose_reply_fills_the_window_serves_a_shorter_one(engine: Engine, forgetful: Engine) -> None:
+    """Nothing can follow it, so what comes next leaves it before its end."""
+    prompt = ids(engine.window_tokens - 40)
+    assert ask(engine, prompt, 0).reason == "length"
+    shorter = [*prompt[:-300], *ids(20, seed=1)]
+    warm = ask(engine, shorter, 4)
+    assert warm.usage.cached_tokens == (len(prompt) - 512) // PASS * PASS
+    assert warm.token_ids == ask(forgetful, shorter, 4).token_ids

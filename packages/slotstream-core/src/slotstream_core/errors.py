@@ -144,7 +144,7 @@ class DirectoryInUse(PersistenceError):
 
 
 class InaccessibleFile(PersistenceError):
-    """The system refuses to read a file that is there; it is left alone.
+    """The system refuses to read, remove or lock a file that is there; it is left alone.
 
     Attributes:
         path: The file.
@@ -152,7 +152,7 @@ class InaccessibleFile(PersistenceError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} cannot be read ({reason}); it was left as it is. Correct its permissions, or remove it"
+            f"{path} cannot be used ({reason}); it was left as it is. Correct its permissions, or remove it"
         )
         self.path = path
 

@@ -4,12 +4,15 @@
 footer: u64 header offset, u64 header length, u32 CRC-32 of the header, u32 0, "SLOTEND1"; little-endian
 """
 
+import errno
 import json
 import os
+import stat
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -66,17 +69,33 @@ class Container:
             OSError: The file cannot be read.
         """
         chosen = range(len(self.payloads)) if indices is None else indices
-        with self.path.open("rb", buffering=0) as file, ThreadPoolExecutor(max_workers=1) as checker:
-            _read_ahead(file.fileno())
+        with opened_file(self.path) as descriptor, ThreadPoolExecutor(max_workers=1) as checker:
+            _read_ahead(descriptor)
             found, checks = list[bytes](), list[Future[bool]]()
             for index in chosen:
-                data = _read_whole(file.fileno(), self.payloads[index])
+                data = _read_whole(descriptor, self.payloads[index])
                 found.append(data)
                 checks.append(checker.submit(self.payloads[index].holds, data))
             for index, check in zip(chosen, checks, strict=True):
                 if not check.result():
                     raise StateFileDamaged(self.path, f"payload {index} has not the bytes that were written")
         return found
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[int]:
+    """Open a regular file for reading and yield its descriptor; a pipe or device of that name is never waited for.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _read_ahead(descriptor: int) -> None:
@@ -104,7 +123,7 @@ def write_container(path: Path, header: Mapping[str, Any], payloads: Iterable[by
         OSError: It cannot be written; nothing is left behind.
     """
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, OWNER_ONLY)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(MAGIC)
@@ -133,19 +152,16 @@ def read_container(path: Path) -> Container:
         StateFileDamaged: It is cut off, or its parts contradict each other.
         OSError: It cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened_file(path) as descriptor:
         status = os.fstat(descriptor)
         offset, text = _read_header(path, descriptor, status.st_size)
-    finally:
-        os.close(descriptor)
     try:
         header = json.loads(text)
         payloads = [
             Payload(offset=int(start), byte_count=int(count), crc32=int(crc))
             for start, count, crc in header["payloads"]
         ]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         raise StateFileDamaged(path, f"its header is no list of payloads ({error})") from error
     end = len(MAGIC)
     for payload in payloads:

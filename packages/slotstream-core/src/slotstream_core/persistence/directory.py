@@ -8,6 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import disk_usage
@@ -28,6 +29,7 @@ from slotstream_core.persistence.records import (
     element_bytes,
     fixed_arrays,
     head_header,
+    parse_head,
     parse_segment,
     segment_header,
 )
@@ -96,18 +98,24 @@ class PrefixDirectory:
 
         Raises:
             DirectoryInUse: Another process uses it.
-            InaccessibleFile: Something in it cannot be read; nothing was changed.
+            InaccessibleFile: Something in it cannot be read, and nothing was changed, or not be removed.
         """
         self.options = options
         self._identity = identity
         self._build = build
         self._files: WeakKeyDictionary[RowSegment, str] = WeakKeyDictionary()
+        self._latest_ns = 0
         self._lock = DirectoryLock(options.directory)
         try:
             self._content = scan_directory(options.directory)
             if self._content.inaccessible:
                 raise InaccessibleFile(*self._content.inaccessible[0])
+            self._refuse_future()
             self.removed = self._tidy()
+        except OSError as error:
+            self._lock.release()
+            path = Path(str(error.filename or options.directory))
+            raise InaccessibleFile(path, error.strerror or str(error)) from error
         except BaseException:
             self._lock.release()
             raise
@@ -134,7 +142,7 @@ class PrefixDirectory:
             try:
                 found.append(read_container(path))
             except StateFileDamaged:
-                self.remove_reply(name)
+                self.discard_reply(name)
             except OSError:
                 del self._content.replies[name]
         return found
@@ -169,7 +177,7 @@ class PrefixDirectory:
             for segment, name in zip(segments, known, strict=True)
         ]
         fixed = new.snapshot.fixed
-        now = time.time_ns()
+        now = self._now_ns()
         head = HeadFile(
             name=new.name,
             identity=self._identity,
@@ -199,7 +207,7 @@ class PrefixDirectory:
         if not self._make_room(sum(map(len, payloads)) + HEADER_ALLOWANCE_BYTES, (), ()):
             return False
         size = write_container(self._path(name, REPLY_SUFFIX), header, payloads)
-        self._content.replies[name] = (size, time.time_ns())
+        self._content.replies[name] = (size, self._now_ns())
         return True
 
     def restore(self, head: HeadFile, model_key: str) -> StateSnapshot:
@@ -211,6 +219,9 @@ class PrefixDirectory:
         """
         try:
             container = read_container(self._head_path(head.name))
+            present = parse_head(container, used_ns=head.used_ns)
+            if (present.identity, present.extents, present.arrays) != (head.identity, head.extents, head.arrays):
+                raise StateFileDamaged(container.path, "it is another state than the one that was found first")
             fixed = fixed_arrays(head, container)
             segments = tuple(self._read_extent(extent) for extent in head.extents)
         except (StateFileDamaged, FileNotFoundError) as error:
@@ -226,6 +237,13 @@ class PrefixDirectory:
         """Leave a state out from now on, without touching its file."""
         self._content.heads.pop(name, None)
 
+    def discard(self, name: str) -> None:
+        """Remove a state, if the system lets us; it is not used again either way."""
+        try:
+            self._remove_head(name)
+        except OSError:
+            self.forget(name)
+
     def touch(self, name: str) -> None:
         """Note that a state was used, and with it the shared ones it begins with."""
         head = self._content.heads.get(name)
@@ -233,7 +251,7 @@ class PrefixDirectory:
             used = self._content.heads.get(each)
             if used is None or (each != name and not used.shared):
                 continue
-            now = time.time_ns()
+            now = self._now_ns()
             try:
                 os.utime(self._head_path(each), ns=(now, now))
             except OSError:
@@ -267,7 +285,7 @@ class PrefixDirectory:
         name = secrets.token_hex(16)
         payloads = (element_bytes(array) for array in segment.rows.values())
         self._content.segments[name] = write_container(
-            self._path(name, SEGMENT_SUFFIX), segment_header(segment), payloads
+            self._path(name, SEGMENT_SUFFIX), segment_header(segment, name), payloads
         )
         self._files[segment] = name
         return name
@@ -275,8 +293,25 @@ class PrefixDirectory:
     def _write_head(self, head: HeadFile, payloads: Iterable[bytes | memoryview]) -> None:
         path = self._head_path(head.name)
         size = write_container(path, head_header(head), payloads)
-        os.utime(path, ns=(head.used_ns, head.used_ns))
+        with suppress(OSError):  # it counts as used then
+            os.utime(path, ns=(head.used_ns, head.used_ns))
         self._content.heads[head.name] = replace(head, byte_count=size)
+
+    def _now_ns(self) -> int:
+        """Return the time, later than at every call before, so that the order of uses survives a clock set back."""
+        self._latest_ns = max(time.time_ns(), self._latest_ns + 1)
+        return self._latest_ns
+
+    def _refuse_future(self) -> None:
+        """Take files from a time to come, before the clock was set back, as used now: they would never grow old."""
+        now, content = self._now_ns(), self._content
+        for head in sorted(content.heads.values(), key=lambda each: each.used_ns):
+            if head.used_ns > now:
+                used = self._now_ns()
+                written = used if head.written_ns == head.used_ns else head.written_ns
+                content.heads[head.name] = replace(head, used_ns=used, written_ns=written)
+        for name, (size, used) in content.replies.items():
+            content.replies[name] = (size, min(used, now))
 
     def _remove_superseded(self, head: HeadFile) -> None:
         """Remove earlier turns of a conversation, but not the last one, shared heads or where branches part."""
@@ -396,6 +431,13 @@ class PrefixDirectory:
         """Remove a reply's file."""
         self._path(name, REPLY_SUFFIX).unlink(missing_ok=True)
         del self._content.replies[name]
+
+    def discard_reply(self, name: str) -> None:
+        """Use a reply no longer, and remove its file if the system lets us."""
+        try:
+            self.remove_reply(name)
+        except OSError:
+            self._content.replies.pop(name, None)
 
     def _remove_orphans(self, pinned: Collection[str]) -> int:
         used = {extent.segment for head in self._content.heads.values() for extent in head.extents}

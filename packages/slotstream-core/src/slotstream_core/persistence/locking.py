@@ -28,8 +28,9 @@ class DirectoryLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            self.release()
+            if not isinstance(error, BlockingIOError):  # such as a network file system without locks
+                raise InaccessibleFile(directory / LOCK_NAME, error.strerror or str(error)) from error
             raise DirectoryInUse(
                 f"{directory} is in use by another process; stop it (slotstream stop), or choose another directory"
             ) from error

@@ -11,7 +11,7 @@ from slotstream_core.errors import StateError, StateFileDamaged
 from slotstream_core.persistence.container import Container
 from slotstream_core.state.rows import HostArray, RowForm, RowSegment, host_dtype
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 HEAD_SUFFIX: Final = ".slotprefix"
 SEGMENT_SUFFIX: Final = ".slotseg"
 REPLY_SUFFIX: Final = ".slotreply"
@@ -83,7 +83,7 @@ def element_bytes(array: HostArray) -> memoryview:
 def head_header(head: HeadFile) -> dict[str, Any]:
     """Return the JSON header of a head's file."""
     header = asdict(head)
-    for name in ("name", "byte_count", "used_ns"):
+    for name in ("byte_count", "used_ns"):
         del header[name]
     return {"format": FORMAT, "kind": "head", **header}
 
@@ -94,7 +94,7 @@ def parse_head(container: Container, *, used_ns: int) -> HeadFile:
     Raises:
         StateFileDamaged: It says something impossible.
     """
-    header = _checked(container, "head")
+    header = _checked(container, "head", HEAD_SUFFIX)
     try:
         arrays = [(str(name), str(dtype), _shape(shape)) for name, dtype, shape in header["arrays"]]
         extents = [
@@ -117,7 +117,7 @@ def parse_head(container: Container, *, used_ns: int) -> HeadFile:
             byte_count=container.byte_count,
         )
         sizes = [math.prod(shape) * host_dtype(dtype).itemsize for _, dtype, shape in arrays]
-    except (KeyError, TypeError, ValueError, StateError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, StateError) as error:
         raise StateFileDamaged(container.path, f"its header is no head's ({error})") from error
     ends = [0, *(extent.end for extent in extents)]
     adjoining = all(extent.start == end < extent.end for extent, end in zip(extents, ends, strict=False))
@@ -128,13 +128,14 @@ def parse_head(container: Container, *, used_ns: int) -> HeadFile:
     return head
 
 
-def segment_header(segment: RowSegment) -> dict[str, Any]:
-    """Return the JSON header of a segment's file."""
+def segment_header(segment: RowSegment, name: str) -> dict[str, Any]:
+    """Return the JSON header of a segment's file of a name."""
     arrays = [
         [name, array.dtype, list(array.values.shape), asdict(segment.forms[name])]
         for name, array in segment.rows.items()
     ]
-    return {"format": FORMAT, "kind": "segment", "start": segment.start, "end": segment.end, "arrays": arrays}
+    header = {"format": FORMAT, "kind": "segment", "name": name}
+    return {**header, "start": segment.start, "end": segment.end, "arrays": arrays}
 
 
 def parse_segment(container: Container) -> RowSegment:
@@ -144,7 +145,7 @@ def parse_segment(container: Container) -> RowSegment:
         StateFileDamaged: It says something impossible, or a payload is damaged.
         OSError: It cannot be read.
     """
-    header = _checked(container, "segment")
+    header = _checked(container, "segment", SEGMENT_SUFFIX)
     rows: dict[str, HostArray] = {}
     forms: dict[str, RowForm] = {}
     try:
@@ -179,10 +180,13 @@ def fixed_arrays(head: HeadFile, container: Container) -> dict[str, HostArray]:
     }
 
 
-def _checked(container: Container, kind: str) -> Mapping[str, Any]:
+def _checked(container: Container, kind: str, suffix: str) -> Mapping[str, Any]:
+    """Return a header of a kind, written under the name that the file has: another's state must not take its place."""
     header = container.header
     if header.get("format") != FORMAT or header.get("kind") != kind:
         raise StateFileDamaged(container.path, f"it is no {kind} of format {FORMAT}")
+    if header.get("name") != container.path.name.removesuffix(suffix):
+        raise StateFileDamaged(container.path, f"it was written as {header.get('name')}")
     return header
 
 

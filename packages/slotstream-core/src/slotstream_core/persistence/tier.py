@@ -104,6 +104,12 @@ class DiskTier:
         self._publish()
         return None
 
+    def discard(self, head: HeadFile) -> None:
+        """Remove a state that the model cannot go on from, although its file is in order."""
+        self._counts["damaged"] += 1
+        self._directory.discard(head.name)
+        self._publish()
+
     def used(self, ids: Ids, key: PrefixKey) -> None:
         """Note that memory served a state, so that its file stays as recent."""
         name = state_names(self._identity, key, ids, [len(ids)])[len(ids)]
@@ -187,7 +193,7 @@ class DiskTier:
     def _transcript(self, container: Container) -> Transcript | None:
         header = container.header
         if header.get("identity") != self._identity:
-            self._directory.remove_reply(container.path.stem)
+            self._directory.discard_reply(container.path.stem)
             return None
         try:
             prompt, reply = (np.frombuffer(data, "<i4").astype(np.int32) for data in container.read())
@@ -195,7 +201,7 @@ class DiskTier:
                 fingerprint=str(header["fingerprint"]), prompt=prompt, reply=reply, thinking=bool(header["thinking"])
             )
         except (StateFileDamaged, ValueError, KeyError):
-            self._directory.remove_reply(container.path.stem)
+            self._directory.discard_reply(container.path.stem)
         except OSError as error:
             logger.warning("the ids of a reply cannot be read: %s", error)
         return None

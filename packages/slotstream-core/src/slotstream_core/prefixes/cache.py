@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, common_length, floor_to
 from slotstream_core.prefixes.kept import (
     CHECKPOINTS,
@@ -23,6 +25,9 @@ from slotstream_core.state.sequence import SequenceState
 
 MOST_STATES: Final = 64
 """States kept at most, however small they are, so that searching them stays instant."""
+
+STATES_OF_A_PROMPT: Final = 3
+"""States that a long prompt is kept in: its system message's, its last one, and a part that others begin with."""
 
 MissReason = Literal[
     "no retained state",
@@ -134,6 +139,15 @@ class PrefixCache:
             return "retained states are not exact prefixes"
         equal = any(len(state.ids) == len(ids) for state in own)
         return "equal length without logits" if equal else "no compatible prefill boundary"
+
+    def longest_tokens(self, fixed_bytes: int) -> int:
+        """Return how many tokens of one prompt there is room for, if nothing else of other prompts is kept.
+
+        Args:
+            fixed_bytes: What a state takes whatever its length; a few of the prompt are kept.
+        """
+        row_bytes = self.budget.token_bytes + np.dtype(np.int32).itemsize
+        return max(0, self.budget.capacity_bytes - STATES_OF_A_PROMPT * fixed_bytes) // row_bytes
 
     def branching(self, ids: Ids, key: PrefixKey) -> int:
         """Return the length of the longest head that a prompt shares with a kept one and then leaves; 0 for none.

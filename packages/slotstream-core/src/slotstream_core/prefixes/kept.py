@@ -16,7 +16,7 @@ Purpose = Literal["complete", "guess", "speculative", "conversation", "shared"]
 """Why a state is kept; a later one outweighs the ones before it where a state has two.
 
 complete: the end of a prompt with its logits, for the same prompt again.
-guess: a part of a system message, in case another conversation leaves it behind that; in memory only.
+guess: a part of a system message or of the whole prompt, in case another one leaves it behind that; in memory only.
 speculative: a head that two prompts had in common.
 conversation: the last boundary of a prompt, where the next turn resumes.
 shared: a system message.

@@ -17,7 +17,9 @@ from slotstream_core.state.sequence import SequenceState
 logger = logging.getLogger("slotstream.prefixes")
 
 GUESS_DISTANCES: Final = (4096, 512)
-"""How far before the end of a system message other conversations may leave it: agents name their directory there."""
+"""How far before its end a prompt may be left by one with an edit, and a system message by other conversations: agents
+name their directory there.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ class PromptMemory:
             return Resumption(tokens=0, reason=None, logits=None)
         from_disk = self._load(state)
         if from_disk:
-            self._choose(state.length)
+            self._choose(state)
             self._log(state.length, source="disk")
             self._continued = True
             return Resumption(tokens=state.length, reason=None, logits=None)
@@ -104,7 +106,7 @@ class PromptMemory:
             state.restore(kept.snapshot)
             self._continued = True
             self._note_use(kept)
-        self._choose(state.length)
+        self._choose(state)
         self._log(state.length, **({"source": "memory"} if kept is not None else {"miss": found.reason}))
         whole = kept is not None and state.length == len(self.ids)
         return Resumption(tokens=state.length, reason=found.reason, logits=kept.logits if kept and whole else None)
@@ -138,7 +140,8 @@ class PromptMemory:
             state.restore(snapshot)
         except StateError as error:
             logger.warning("a kept state was not used: %s", error)
-            raise
+            self._tier.discard(head)
+            return False
         self._rows = snapshot.segments
         self._cache.insert(
             KeptState(
@@ -153,18 +156,20 @@ class PromptMemory:
         )
         return True
 
-    def _choose(self, resumed: int) -> None:
+    def _choose(self, state: SequenceState) -> None:
         """Choose the lengths to keep among those that are still to be read; the last purpose of a length counts."""
         shared = self._shared_tokens if self._shared_tokens >= LEAST_SHARED_TOKENS else 0
-        guessed = [shared - distance for distance in GUESS_DISTANCES]
+        guessed = [end - distance for end in (shared, len(self.ids)) for distance in GUESS_DISTANCES]
         heads: list[tuple[int, Purpose]] = [(each, "guess") for each in guessed if each >= LEAST_SHARED_TOKENS]
         heads.append((self._cache.branching(self.ids, self.key), "speculative"))
         if self._marks:
+            # of a conversation that memory cannot keep to its end, what it can
+            heads.append((self._cache.longest_tokens(state.fixed_bytes()), "conversation"))
             heads.append((self._marks[-1], "conversation"))
         heads.append((shared, "shared"))
         for length, purpose in heads:
             mark = floor_to(self._marks, length)
-            if mark > resumed:
+            if mark > state.length:
                 self._purposes[mark] = purpose
 
     def passed(self, state: SequenceState, logits: Logits | None) -> None:

@@ -125,6 +125,10 @@ class SequenceState:
         """Return the new memory that `snapshot` would take."""
         return snapshot_bytes(self.layers, length=self.length, known=known)
 
+    def fixed_bytes(self) -> int:
+        """Return what a snapshot takes whatever its length: the arrays that every pass replaces."""
+        return sum(array.nbytes for layer in self.layers for array in layer.fixed_arrays().values())
+
     def restore(self, snapshot: StateSnapshot) -> None:
         """Become the state that a snapshot was taken of; this one must be new.
 

@@ -113,11 +113,17 @@ def load_layers(snapshot: StateSnapshot, layers: Mapping[str, Storable]) -> None
     """Put a snapshot's arrays into the layers of an empty sequence, with the capacities of a sequence that grew.
 
     Raises:
-        StateError: The snapshot has other arrays than the layers.
+        StateError: The snapshot has other arrays than the layers, which are then as they were.
     """
+    found = []  # everything, before anything is replaced
     for layer, state in layers.items():
-        fixed = {name: _to_device(_found(snapshot.fixed, f"{layer}/{name}")) for name in state.fixed_arrays()}
+        fixed = {
+            name: _to_device(_fitting(snapshot.fixed, f"{layer}/{name}", empty))
+            for name, empty in state.fixed_arrays().items()
+        }
         rows = {name: _joined(snapshot, f"{layer}/{name}", growing) for name, growing in state.row_arrays().items()}
+        found.append((state, fixed, rows))
+    for state, fixed, rows in found:
         state.load(snapshot.length, fixed, rows)
 
 
@@ -144,6 +150,18 @@ def _joined(snapshot: StateSnapshot, name: str, empty: GrowingArray) -> mx.array
         values[along(form.axis, first, last)] = found.values
     whole = mx.array(values) if joined is None else joined
     return whole.view(_DTYPES[dtype]) if dtype in _BITS else whole
+
+
+def _fitting(arrays: Mapping[str, HostArray], name: str, empty: mx.array | HostValues) -> HostArray:
+    """Return a fixed array of the same kind as that of an empty sequence; along its first axis it may be longer."""
+    found = _found(arrays, name)
+    dtype = _NAMES[empty.dtype] if isinstance(empty, mx.array) else empty.dtype.name
+    if found.dtype != dtype or found.values.ndim != empty.ndim or found.values.shape[1:] != tuple(empty.shape[1:]):
+        raise StateError(
+            f"{name} is {found.dtype} {list(found.values.shape)} in a kept state and {dtype} {list(empty.shape)} in "
+            "the model; the kept state belongs to another model"
+        )
+    return found
 
 
 def _found(arrays: Mapping[str, HostArray], name: str) -> HostArray:
