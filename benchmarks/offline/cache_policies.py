@@ -26,6 +26,7 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.experts import ExpertArrays, ExpertLayout, Lease, ResidentExperts, StoredExperts
 from slotstream_core.experts.eviction import Clock
 from slotstream_core.experts.layout import trunk_modules
+from slotstream_core.experts.stacks import Slots
 from slotstream_core.generation.decoding import logits_row, next_logits
 from slotstream_core.generation.sampling import Sampler, SamplingParams
 from slotstream_core.models.registry import build_model
@@ -216,8 +217,8 @@ class RecordedExperts:
     def open_sweep(self, *, ends_prompt: bool) -> None:
         return None
 
-    def request(self, layer: int, experts: Sequence[int]) -> Lease:
-        self.requests.append(tuple(layer * self.group_limit + int(expert) for expert in experts))
+    def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> Lease:
+        self.requests.append(tuple(layer * self.group_limit + int(expert) for expert in np.unique(experts)))
         return self._inner.request(layer, experts)
 
 

@@ -31,6 +31,7 @@ from slotstream_core.experts import ExpertArrays, ExpertLayout, choose_lanes
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.resident import ResidentLease
 from slotstream_core.experts.slots import SlotArrays
+from slotstream_core.experts.stacks import Slots
 from slotstream_core.loading import load_model
 from slotstream_core.memory import footprint
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
@@ -70,18 +71,18 @@ class MappedExperts:
     def open_sweep(self, *, ends_prompt: bool) -> None:
         """See `Experts.open_sweep`."""
 
-    def request(self, layer: int, experts: Sequence[int]) -> ResidentLease:
-        """See `Experts.request`; copies at once, in several threads."""
+    def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> ResidentLease:
+        """See `Experts.request`; copies at once, in several threads of its own."""
         first = self._half * self.group_limit
         self._half = 1 - self._half
-        slots = np.arange(first, first + len(experts), dtype=np.int32)
+        distinct, places = np.unique(experts, return_inverse=True)
         jobs = [
-            self._lanes.submit(self._copy, layer, int(expert), int(slot))
-            for expert, slot in zip(experts, slots, strict=True)
+            self._lanes.submit(self._copy, layer, expert, first + place)
+            for place, expert in enumerate(distinct.tolist())
         ]
         for job in jobs:
             job.result()
-        return ResidentLease(slots)
+        return ResidentLease((first + places).astype(np.int32).reshape(np.shape(experts)))
 
     def _copy(self, layer: int, expert: int, slot: int) -> None:
         for index, (piece, kind) in enumerate(zip(self.layout.layers[layer], self.layout.kinds, strict=True)):

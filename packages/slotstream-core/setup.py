@@ -45,9 +45,11 @@ SOURCES = (
     "pieces_avx2.c",
     "segments.c",
     "lanes.c",
+    "residency.c",
     "steps.c",
     "module.c",
     "layer_module.c",
+    "residency_module.c",
 )
 HEADERS = (
     "slotstream_native.h",
@@ -59,6 +61,7 @@ HEADERS = (
     "pieces_body.h",
     "segments.h",
     "lanes.h",
+    "residency.h",
     "steps.h",
     "arrays.h",
     "layer_module.h",

@@ -15,6 +15,7 @@ from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import ExpertReadError, RequestError, StateError
 from slotstream_core.experts import ExpertArrays, ExpertLayout, Lease, ResidentExperts, StoredExperts
+from slotstream_core.experts.stacks import Slots
 from slotstream_core.models.qwen4_exp.delta_rule import advance_chunked, advance_one, invert_unit_lower
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.host_products import HostMatrix, HostThreads, attend
@@ -389,8 +390,8 @@ class CountedExperts:
     def open_sweep(self, *, ends_prompt: bool) -> None:
         return None
 
-    def request(self, layer: int, experts: Sequence[int]) -> CountedLease:
-        assert len(set(experts)) == len(experts) <= self.group_limit
+    def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> CountedLease:
+        assert len(np.unique(experts)) <= self.group_limit
         lease = CountedLease(self._inner.request(layer, experts), self)
         self.held.add(lease)
         self.most_held = max(self.most_held, len(self.held))

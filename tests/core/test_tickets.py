@@ -233,7 +233,9 @@ def test_any_order_of_reading_ahead_and_asking_keeps_the_books_and_the_bytes(
                 case "request":
                     while len(held) > 1:
                         held.pop(0)[2].release()
-                    if experts.pool._idle < 4 or any(loading.batch.cancelled for loading in experts.pool._batches):
+                    if experts.pool._residency.idle < 4 or any(
+                        loading.batch.cancelled for loading in experts.pool._batches
+                    ):
                         source.open_gate.set()  # it may wait for abandoned reads to end
                     held.append((layer, ids, experts.request(layer, ids)))
                 case "release" if held:

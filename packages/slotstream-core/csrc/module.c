@@ -454,6 +454,7 @@ static PyMethodDef methods[] = {
     FAST(combine),    FAST(ngram_gate),  FAST(unpack), FAST(multiply), FAST(experts), FAST(read_streams),
     FAST(score_blocks),
     WHOLE(layer),     WHOLE(enter),      WHOLE(leave), WHOLE(advance_delta), WHOLE(shared), WHOLE(join_experts),
+    WHOLE(residency), WHOLE(grant),      WHOLE(let_go),
     {"instruction_sets", py_instruction_sets, METH_NOARGS, NULL},
     {"is_narrow", py_is_narrow, METH_O, NULL},
     {"choose", py_choose, METH_O, NULL},

@@ -206,14 +206,16 @@ static int is_finite(const char *stored, const ss_piece_kind *kind) {
     }
 }
 
-/* Bring a piece from where it was read into its slot, unless it was read there, and check it. */
-static void settle(const ss_plan *plan, ss_piece *piece, const char *stored) {
-    const ss_piece_kind *kind = &plan->kinds[piece->kind];
-    char *place = place_of(plan, piece);
+int ss_settle_piece(const ss_piece_kind *kind, const char *stored, char *place, int check) {
     if (kind->change == SS_WIDENED) widen(stored, kind->disk_bytes / 2, place);
     else if (stored != place) memcpy(place, stored, (size_t)kind->disk_bytes);
-    int checked = plan->targets[piece->record].check;
-    piece->outcome = !checked || is_finite(stored, kind) ? SS_ARRIVED : SS_NOT_FINITE;
+    return !check || is_finite(stored, kind);
+}
+
+static void settle(const ss_plan *plan, ss_piece *piece, const char *stored) {
+    int sound = ss_settle_piece(&plan->kinds[piece->kind], stored, place_of(plan, piece),
+                                plan->targets[piece->record].check);
+    piece->outcome = sound ? SS_ARRIVED : SS_NOT_FINITE;
 }
 
 /* Bytes of the whole blocks around a segment. */

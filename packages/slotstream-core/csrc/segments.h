@@ -59,6 +59,10 @@ void ss_plan_read(ss_plan *plan, int64_t job, const ss_lane_settings *settings, 
 /* Mark a job's pieces as cancelled; returns how many they are. */
 int32_t ss_plan_cancel(ss_plan *plan, int64_t job);
 
+/* Bring one piece from where it was read to its place in a slot, unless it was read there; 0 when it is to be checked and
+ * is not finite. */
+int ss_settle_piece(const ss_piece_kind *kind, const char *stored, char *place, int check);
+
 int64_t ss_plan_failures(const ss_plan *plan, ss_failure *failures, int64_t count);
 
 #endif

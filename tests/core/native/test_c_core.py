@@ -24,11 +24,17 @@ FLAGS = ("-std=gnu11", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
 
 
 def build(
-    folder: pathlib.Path, compiler: str | None, *flags: str, x86: bool, neon: bool = False, test: str = CORE
+    folder: pathlib.Path,
+    compiler: str | None,
+    *flags: str,
+    x86: bool,
+    neon: bool = False,
+    test: str = CORE,
+    more: tuple[str, ...] = (),
 ) -> pathlib.Path:
     if compiler is None:
         pytest.skip("no compiler for it here")
-    sources: dict[str, tuple[str, ...]] = {str(CSRC / name): () for name in (*COMMON, *PIECES)}
+    sources: dict[str, tuple[str, ...]] = {str(CSRC / name): () for name in (*COMMON, *PIECES, *more)}
     if x86:
         sources |= {str(CSRC / name): instructions for name, instructions in X86.items()}
     if neon:
@@ -43,6 +49,12 @@ def build(
     program = folder / test
     subprocess.run([compiler, *flags, *objects, "-o", str(program), "-pthread", "-lm"], check=True)
     return program
+
+
+def build_residency(folder: pathlib.Path, *flags: str) -> pathlib.Path:
+    if os.uname().sysname != "Linux":
+        pytest.skip("only Linux tells whether bytes are in the page cache")
+    return build(folder, COMPILER, *flags, x86=False, test="residency_test", more=("residency.c", "segments.c"))
 
 
 def build_lanes(folder: pathlib.Path, *flags: str) -> pathlib.Path:
@@ -96,6 +108,14 @@ def test_the_reading_lanes_have_no_data_race(tmp_path: pathlib.Path) -> None:
     assert "lanes ok" in run(str(build_lanes(tmp_path, "-O1", "-fsanitize=thread", "-DWITHOUT_FORK")))
 
 
+def test_the_bookkeeping_of_a_pool_passes_its_c_test_under_sanitizers(tmp_path: pathlib.Path) -> None:
+    assert "residency ok" in run(str(build_residency(tmp_path, "-O1", *SANITIZE)))
+
+
+def test_reading_small_records_has_no_data_race(tmp_path: pathlib.Path) -> None:
+    assert "residency ok" in run(str(build_residency(tmp_path, "-O1", "-fsanitize=thread")))
+
+
 @pytest.mark.slow
 def test_neon_passes_the_c_test_in_an_emulator(tmp_path: pathlib.Path) -> None:
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
@@ -125,6 +145,8 @@ def test_the_core_needs_no_python_header() -> None:
         "matrices.h",
         "lanes.h",
         "segments.h",
+        "residency.h",
+        "residency.c",
         "pieces.h",
         "pieces_body.h",
         "steps.h",

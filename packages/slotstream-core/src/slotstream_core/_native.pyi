@@ -4,6 +4,7 @@ Arrays are float32. Those with two axes may have any distance between rows where
 A mismatch of shapes raises ValueError and writes nothing.
 """
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -159,3 +160,39 @@ def join_experts(
     out: _Floats,
     /,
 ) -> None: ...
+
+class Residency:
+    """The arrays of a `slotstream_core.experts.residency.Residency`, kept from changing their length."""
+
+def residency(
+    slot_of: array[int],
+    marks: bytearray,
+    uses: array[int],
+    key_of: array[int],
+    holds: array[int],
+    referenced: bytearray,
+    free: array[int],
+    counts: array[int],
+    kinds: Any,
+    places: npt.NDArray[np.int64] | None,
+    layers: int,
+    /,
+) -> Residency: ...
+def grant(residency: Residency, pool: int, layer: int, ids: _Ids, slots: _Ids, held: _Ids, absent: _Ids, /) -> int:
+    """Grant a request; see csrc/residency.h.
+
+    Args:
+        residency: The bookkeeping.
+        pool: Threads that share the reads; 0 for none.
+        layer: Of the ids.
+        ids: Any shape.
+        slots: Written: the slot of each id.
+        held: Written: how many slots are held, then those; at least one longer than `ids` has values.
+        absent: Written: key and slot of each record that is still to be read; at least twice as long as `ids`.
+
+    Returns:
+        How many records are still to be read; -1, with nothing done, when the request must be refused.
+    """
+
+def let_go(residency: Residency, held: _Ids, /) -> None:
+    """Undo the holds that `grant` wrote to `held`. A second call does nothing."""

@@ -241,7 +241,7 @@ class CompiledLanes:
         self._source = source
         self._under_way: set[CompiledCompletion] = set()
         self._addresses: list[int] = []
-        self._kinds = (binding.PieceKindStructure * len(source.layout.kinds))()
+        self._kinds = (binding.PieceKindStructure * 0)()
         settings = binding.LaneSettings(
             demand_lanes=len(scratch.parts) - 1,
             ahead_lanes=len(ahead_scratch.parts),
@@ -268,7 +268,7 @@ class CompiledLanes:
     def prepare(self, records: Sequence[Record], arrays: SlotArrays) -> CompiledBatch:
         """See `ExpertReader.prepare`."""
         if arrays.addresses is not self._addresses:
-            self._describe(arrays)
+            self._kinds, self._addresses = piece_kinds(arrays), arrays.addresses
         locate = self._source.locate
         numbers: list[int] = []
         for layer, expert, slot, checked in records:
@@ -292,12 +292,6 @@ class CompiledLanes:
         if (found := self._end.detach()) is not None:
             library, handle, kept, _ = found[2]
             _end(library, handle, kept, wait_s)
-
-    def _describe(self, arrays: SlotArrays) -> None:
-        for place, kind, address in zip(self._kinds, arrays.layout.kinds, arrays.addresses, strict=True):
-            place.slots, place.slot_count, place.slot_bytes = address, arrays.slot_count, kind.slot_bytes
-            place.disk_bytes, place.change, place.check = kind.disk_bytes, _change(kind), _check(kind)
-        self._addresses = arrays.addresses
 
 
 def _end(library: LaneLibrary, handle: int, kept: object, wait_s: float) -> None:
@@ -323,6 +317,15 @@ def can_read(layout: ExpertLayout, memory: SlotMemory) -> bool:
     if not memory.direct:
         return memory.copies is not None and not any(kind.converts for kind in layout.kinds)
     return all(not kind.converts or (kind.disk_dtype, kind.slot_dtype) == ("BF16", "F32") for kind in layout.kinds)
+
+
+def piece_kinds(arrays: SlotArrays) -> ctypes.Array[binding.PieceKindStructure]:
+    """Describe the pieces of a record and where slots take them; stale once the arrays grow."""
+    kinds = (binding.PieceKindStructure * len(arrays.layout.kinds))()
+    for place, kind, address in zip(kinds, arrays.layout.kinds, arrays.addresses, strict=True):
+        place.slots, place.slot_count, place.slot_bytes = address, arrays.slot_count, kind.slot_bytes
+        place.disk_bytes, place.change, place.check = kind.disk_bytes, _change(kind), _check(kind)
+    return kinds
 
 
 def _change(kind: PieceKind) -> int:

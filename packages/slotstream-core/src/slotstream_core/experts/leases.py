@@ -56,13 +56,23 @@ class LeasingPool(Protocol):
 
 
 class PoolLease:
-    """Slots held for one request; see `slotstream_core.experts.stacks.Lease` for the contract."""
+    """Slots held for one request; see `slotstream_core.experts.stacks.Lease` for the contract.
+
+    Args:
+        pool: Who gave it.
+        slots: Of each id.
+        held: Slots of distinct records; an array's first value is how many follow, as compiled grants write it.
+        keys: Records whose reads decide whether `wait` succeeds.
+        waits: Reads under way that bring them.
+    """
+
+    __slots__ = ("__weakref__", "_error", "_keys", "_pool", "_ready", "_released", "held", "slots", "waits")
 
     def __init__(
         self,
         pool: LeasingPool,
         slots: npt.NDArray[np.int32],
-        held: tuple[int, ...],
+        held: Sequence[int] | npt.NDArray[np.int32],
         keys: Sequence[int],
         waits: list[Loading],
     ) -> None:
@@ -70,10 +80,15 @@ class PoolLease:
         self.held = held
         self.waits = waits
         self._pool = pool
-        self._keys = frozenset(keys)
+        self._keys = keys
         self._released = False
         self._ready = not waits
         self._error: SlotstreamError | None = None
+
+    @property
+    def held_slots(self) -> list[int]:
+        """Slots it holds, once each."""
+        return list(self.held) if not isinstance(self.held, np.ndarray) else self.held[1 : 1 + self.held[0]].tolist()
 
     def wait(self) -> None:
         """See `Lease.wait`.
@@ -90,7 +105,8 @@ class PoolLease:
         if self._released:
             raise PoolError("this lease was released before its records arrived; request the experts again")
         self._pool.settle_lease(self)
-        self._error = next((error for key, error in self._failures() if key in self._keys), None)
+        wanted = frozenset(self._keys)
+        self._error = next((error for key, error in self._failures() if key in wanted), None)
         if self._error is not None:
             self.release()
             raise self._error

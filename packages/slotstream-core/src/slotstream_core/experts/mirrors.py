@@ -120,6 +120,11 @@ class MirroredExperts:
         return None
 
     @property
+    def strides(self) -> None:
+        """See `ExpertSource`: a record lies in several places."""
+        return None
+
+    @property
     def bytes_by_directory(self) -> dict[Path, int]:
         """Bytes read from each directory so far."""
         with self._lock:

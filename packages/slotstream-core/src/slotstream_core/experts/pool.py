@@ -15,10 +15,14 @@ joins it; not begun, it is taken back and read as any other. Tickets nobody rede
 
 A record is mapped only after all its pieces arrived, and a victim is unmapped before its bytes change. Nothing here
 knows the order in which a model asks, so what a slot holds never influences a result, only how long it takes.
+
+Who holds what is kept by `Residency`. Where compiled lanes read, compiled code grants a request as well, unless reads
+or tickets are under way, which only the code here knows of.
 """
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterable, Sequence
 
@@ -26,11 +30,12 @@ import numpy as np
 
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.batches import Record
-from slotstream_core.experts.eviction import Clock
 from slotstream_core.experts.integrity import UNMAPPED, first_contradiction
 from slotstream_core.experts.leases import AheadLimits, Loading, PoolLease
 from slotstream_core.experts.reader import ExpertReader
+from slotstream_core.experts.residency import CHECKED, COUNTED, WARMED, CompiledGrants, Count, Residency, as_ids
 from slotstream_core.experts.slots import SlotArrays
+from slotstream_core.experts.stacks import Slots
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.memory import drop_buffer_cache
 
@@ -46,27 +51,21 @@ class SlotPool:
         self.layout = reader.source.layout
         self._reader = reader
         self._totals = dict.fromkeys(ExpertStats.__dataclass_fields__, 0.0)
-        self._checked: set[int] = set()
-        self._uses = [0] * self.layout.record_count
-        self._start_empty(slot_count)
-
-    def _start_empty(self, slot_count: int) -> None:
-        if slot_count < 1:
-            raise PoolError(f"a pool needs at least one slot, not {slot_count}")
-        self.slots = SlotArrays(self.layout, slot_count, self._reader.memory)
-        self._slot_of: dict[int, int] = {}  # resident records: key -> slot
-        self._key_of = [UNMAPPED] * slot_count
+        self._residency = Residency(record_count=self.layout.record_count, slot_count=slot_count)
+        self.slots = SlotArrays(self.layout, slot_count, reader.memory)
         self._reading: dict[int, Loading] = {}  # keys whose record is on its way
         self._reading_slot: dict[int, int] = {}
-        self._holds = [0] * slot_count  # leases of the slot, plus one while it is being read
-        self._idle = slot_count  # slots without holds
-        self._free = list(range(slot_count - 1, -1, -1))  # taken from the end: lowest first
-        self._clock = Clock(slot_count)
         self._leases: set[PoolLease] = set()
         self._batches: list[Loading] = []
         self._tickets: dict[int, Loading] = {}  # keys of records read ahead that nobody asked for yet
         self._lent: set[int] = set()
-        self._warmed: set[int] = set()  # keys of published records of a warm start that nobody asked for yet
+        self._compiled = self._compile()
+
+    def _compile(self) -> CompiledGrants | None:
+        if not self._reader.compiled:
+            return None
+        native = importlib.import_module("slotstream_core._native")
+        return CompiledGrants(native, self._residency, self._reader.source, self.slots)
 
     @property
     def reader(self) -> ExpertReader:
@@ -81,7 +80,7 @@ class SlotPool:
     @property
     def resident_count(self) -> int:
         """Records that can be used without reading."""
-        return len(self._slot_of)
+        return self._residency.resident_count
 
     @property
     def ticket_count(self) -> int:
@@ -96,49 +95,100 @@ class SlotPool:
     @property
     def uses(self) -> tuple[int, ...]:
         """How many requests asked for each record since the pool was made, by layer * experts a layer + expert."""
-        return tuple(self._uses)
+        return tuple(self._residency.uses)
 
     @property
     def stats(self) -> ExpertStats:
         """A snapshot of the totals."""
+        counts = self._residency.counts
         whole = {name: int(value) for name, value in self._totals.items() if not name.endswith("_s")}
-        return ExpertStats(**whole, read_s=self._totals["read_s"], wait_s=self._totals["wait_s"])
+        for count in COUNTED:
+            whole[count.name.lower()] += counts[count]
+        read_s = self._totals["read_s"] + counts[Count.READ_NS] / 1e9
+        return ExpertStats(**whole, read_s=read_s, wait_s=self.waited.wait_s)
 
     @property
     def waited(self) -> Waited:
         """Two of the totals, without a snapshot of all."""
-        return Waited(self._totals["wait_s"], int(self._totals["bytes_read"]))
+        counts, totals = self._residency.counts, self._totals
+        wait_s = totals["wait_s"] + counts[Count.WAIT_NS] / 1e9
+        return Waited(wait_s, int(totals["bytes_read"]) + counts[Count.BYTES_READ])
 
-    def request(self, layer: int, experts: Sequence[int]) -> PoolLease:
+    def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> PoolLease:
         """Hold a slot for each expert, start reading those that are missing, and return at once.
 
-        Equal ids share one slot. Hits and misses are counted on distinct experts.
+        Equal ids share one slot. Hits and misses are counted on distinct experts. Small records that the page cache
+        holds may be read by the call itself.
+
+        Args:
+            layer: The layer.
+            experts: Ids; an array's shape becomes that of the lease's slots.
+            threads: Compiled products' threads, by their address, that may help to read; 0 for none.
 
         Raises:
             PoolError: An id or layer is out of range, or more slots are needed than others leave.
             ExpertReadError: The reader is closed.
         """
-        keys = self._keys(layer, experts)
+        if self._compiled is not None and not (self._batches or self._tickets or self._reader.closed):
+            lease = self._request_compiled(self._compiled, layer, experts, threads)
+            if lease is not None:
+                return lease
+        ids = np.asarray(experts)
+        keys = self._keys(layer, ids.reshape(-1).tolist())
         distinct = list(dict.fromkeys(keys))
         self._settle_finished()
         self._redeem(distinct)
         self._finish_cancelled(distinct)
-        if self._idle < self._needed(distinct):
+        if self._residency.lacks(distinct, self._reading_slot):
             self.drop_tickets()
             self._finish_abandoned()
-            needed = self._needed(distinct)
-            if self._idle < needed:
+            if self._residency.lacks(distinct, self._reading_slot):
+                needed, idle = self._residency.needed(distinct, self._reading_slot), self._residency.idle
                 raise PoolError(
-                    f"{len(distinct)} experts of layer {layer} need {needed} more slots, and {self._idle} of "
+                    f"{len(distinct)} experts of layer {layer} need {needed} more slots, and {idle} of "
                     f"{self.slot_count} are not held by work under way; give the pool more slots or make passes smaller"
                 )
         taken: list[int] = []
         try:
-            return self._grant(layer, keys, distinct, taken)
+            slot_of, waits = self._grant(distinct, taken)
         except BaseException:
             for slot in taken:
-                self._let_go(slot)
+                self._residency.let_go(slot)
             raise
+        slots = np.array([slot_of[key] for key in keys], np.int32).reshape(ids.shape)
+        return self._lease(slots, taken, distinct, waits)
+
+    def _request_compiled(
+        self, compiled: CompiledGrants, layer: int, experts: Sequence[int] | Slots, threads: int
+    ) -> PoolLease | None:
+        """As `request`, when no read and no ticket is under way; None, with nothing done, when it must be refused."""
+        ids = as_ids(experts)
+        if ids is None:
+            return None
+        held = np.zeros(ids.size + 1, np.int32)
+        try:
+            granted = compiled.grant(layer, ids, held, threads)
+            if granted is None:
+                return None
+            slots, absent = granted
+            waits: list[Loading] = []
+            if absent:
+                records = [self._record(key, slot) for key, slot in zip(absent[::2], absent[1::2], strict=True)]
+                waits.append(self._load(tuple(absent[::2]), records))
+            return self._lease(slots, held, absent[::2], waits)
+        except BaseException:
+            compiled.let_go(held)
+            raise
+
+    def _lease(self, slots: Slots, held: Sequence[int] | Slots, keys: Sequence[int], waits: list[Loading]) -> PoolLease:
+        lease = PoolLease(self, slots, held, keys, waits)
+        self._leases.add(lease)
+        return lease
+
+    def _record(self, key: int, slot: int) -> Record:
+        """What to read to bring a record into a slot, its scales to be checked the first time."""
+        layer, expert = divmod(key, self.layout.expert_count)
+        return Record(layer, expert, slot, not self._residency.marks[key] & CHECKED)
 
     def read_ahead(self, layer: int, experts: Iterable[int], limits: AheadLimits) -> int:
         """Reserve slots for experts that a forecast names and start reading them, while the limits allow it.
@@ -161,29 +211,31 @@ class SlotPool:
         self._settle_finished()
         missing: list[int] = []
         for key in keys:
-            if (slot := self._slot_of.get(key)) is not None:
-                self._clock.touch(slot)
+            if (slot := self._residency.slot_of[key]) != UNMAPPED:
+                self._residency.clock.touch(slot)
             elif key not in self._reading and key not in self._tickets:
                 missing.append(key)
         in_flight = sum(loading.ahead for loading in self._batches)
-        room = min(limits.reserved - len(self._tickets), limits.in_flight - in_flight, self._idle - limits.spare)
+        room = min(
+            limits.reserved - len(self._tickets), limits.in_flight - in_flight, self._residency.idle - limits.spare
+        )
         issued = missing[: max(0, room)]
         for key in issued:
-            self._reserve(layer, key)
+            self._reserve(key)
         return len(issued)
 
-    def _reserve(self, layer: int, key: int) -> None:
-        slot = self._take_slot()
-        record = Record(layer, key - layer * self.layout.expert_count, slot, key not in self._checked)
-        self._hold(slot)  # the ticket's
+    def _reserve(self, key: int) -> None:
+        slot = self._residency.take_slot()
+        record = self._record(key, slot)
+        self._residency.hold(slot)  # the ticket's
         try:
             loading = Loading(
                 batch=self._reader.prepare([record], self.slots), keys=(key,), from_ticket=True, ahead=True
             )
         except BaseException:
-            self._let_go(slot)
+            self._residency.let_go(slot)
             raise
-        self._hold(slot)  # the read's
+        self._residency.hold(slot)  # the read's
         self._batches.append(loading)
         self._tickets[key] = loading
         self._totals["ahead_records"] += 1
@@ -208,9 +260,9 @@ class SlotPool:
             else:
                 self._settle(loading)
                 if not batch.errors:
-                    self._publish(key, slot)
+                    self._residency.publish(key, slot)
                     self._totals["ahead_used"] += 1
-            self._let_go(slot)
+            self._residency.let_go(slot)
 
     def expire(self, layer: int) -> None:
         """Drop the tickets of all layers up to this one: their requests have been made."""
@@ -230,7 +282,7 @@ class SlotPool:
             else:
                 loading.batch.cancel()
             self._totals["ahead_wasted"] += 1
-            self._let_go(loading.slots[0])
+            self._residency.let_go(loading.slots[0])
 
     def hold_layer(self, layer: int) -> PoolLease | None:
         """Hold every expert of a layer if all are resident, counting nothing; else return None.
@@ -238,16 +290,9 @@ class SlotPool:
         Raises:
             PoolError: The layer is out of range.
         """
-        keys = self._keys(layer, range(self.layout.expert_count))
-        self._settle_finished()
-        if not self._slot_of.keys() >= set(keys):
+        if self.missing(layer):
             return None
-        slots = [self._slot_of[key] for key in keys]
-        for slot in slots:
-            self._hold(slot)
-        lease = PoolLease(self, np.array(slots, np.int32), tuple(slots), keys, [])
-        self._leases.add(lease)
-        return lease
+        return self.hold_resident(layer, range(self.layout.expert_count))[1]
 
     def hold_resident(self, layer: int, experts: Sequence[int]) -> tuple[list[int], PoolLease]:
         """Hold those of some distinct experts that are resident; return them, in the given order, and their lease.
@@ -259,12 +304,12 @@ class SlotPool:
         """
         keys = self._keys(layer, experts)
         self._settle_finished()
-        found = [key for key in keys if key in self._slot_of]
-        slots = [self._slot_of[key] for key in found]
+        slot_of = self._residency.slot_of
+        found = [key for key in keys if slot_of[key] != UNMAPPED]
+        slots = [slot_of[key] for key in found]
         for slot in slots:
-            self._hold(slot)
-        lease = PoolLease(self, np.array(slots, np.int32), tuple(slots), found, [])
-        self._leases.add(lease)
+            self._residency.hold(slot)
+        lease = self._lease(np.array(slots, np.int32), slots, (), [])
         return [key - layer * self.layout.expert_count for key in found], lease
 
     def missing(self, layer: int) -> list[int]:
@@ -274,7 +319,8 @@ class SlotPool:
             PoolError: The layer is out of range.
         """
         keys = self._keys(layer, range(self.layout.expert_count))
-        return [expert for expert, key in enumerate(keys) if key not in self._slot_of]
+        self._settle_finished()
+        return [expert for expert, key in enumerate(keys) if self._residency.slot_of[key] == UNMAPPED]
 
     def lend(self, count: int) -> list[int]:
         """Hand out up to `count` slots that hold nothing: unused ones first, then what CLOCK gives up.
@@ -284,9 +330,9 @@ class SlotPool:
         lent: list[int] = []
         self.drop_tickets()
         self._settle_finished()
-        while len(lent) < count and self._idle:
-            slot = self._take_slot()
-            self._hold(slot)
+        while len(lent) < count and self._residency.idle:
+            slot = self._residency.take_slot()
+            self._residency.hold(slot)
             self._lent.add(slot)
             lent.append(slot)
         return lent
@@ -295,7 +341,7 @@ class SlotPool:
         """Return lent slots; their contents are forgotten. No read into them may be under way."""
         for slot in slots:
             self._lent.remove(slot)
-            self._let_go(slot)
+            self._residency.let_go(slot)
 
     def adopt(self, layer: int, expert: int, slot: int, *, evicting: bool) -> int:
         """Publish the complete record in a lent slot and lend another slot in its place.
@@ -312,17 +358,19 @@ class SlotPool:
             already or no slot can be had.
         """
         (key,) = self._keys(layer, [expert])
-        possible = self._idle and (self._free or evicting)
-        if not possible or key in self._slot_of or key in self._reading or key in self._tickets:
+        residency = self._residency
+        possible = residency.idle and (residency.counts[Count.FREE] or evicting)
+        resident = residency.slot_of[key] != UNMAPPED
+        if not possible or resident or key in self._reading or key in self._tickets:
             return slot
-        other = self._take_slot()
-        self._hold(other)
+        other = residency.take_slot()
+        residency.hold(other)
         self._lent.add(other)
-        self._publish(key, slot)
+        residency.publish(key, slot)
         if evicting:
-            self._clock.touch(slot)
+            residency.clock.touch(slot)
         self._lent.remove(slot)
-        self._let_go(slot)
+        self._residency.let_go(slot)
         return other
 
     def publish_lent(self, layer: int, expert: int, slot: int) -> None:
@@ -331,21 +379,21 @@ class SlotPool:
         Nothing may have been requested since the slot was lent, so that the record is neither resident nor being read.
         """
         (key,) = self._keys(layer, [expert])
-        self._publish(key, slot)
-        self._warmed.add(key)
+        self._residency.publish(key, slot)
+        self._residency.marks[key] |= WARMED
         self._totals["warmed"] += 1
         self._lent.remove(slot)
-        self._let_go(slot)
+        self._residency.let_go(slot)
 
     def touch(self, layer: int, experts: Sequence[int]) -> None:
         """Mark those of some experts that are resident as just used."""
         for key in self._keys(layer, experts):
-            if key in self._slot_of:
-                self._clock.touch(self._slot_of[key])
+            if (slot := self._residency.slot_of[key]) != UNMAPPED:
+                self._residency.clock.touch(slot)
 
     def lent_record(self, layer: int, expert: int, slot: int) -> Record:
         """Return what to read to bring an expert into a lent slot, its scales to be checked the first time."""
-        return Record(layer, expert, slot, layer * self.layout.expert_count + expert not in self._checked)
+        return self._record(layer * self.layout.expert_count + expert, slot)
 
     def count(self, **amounts: float) -> None:
         """Add to totals of `ExpertStats` on behalf of a sweep."""
@@ -365,52 +413,13 @@ class SlotPool:
             keys.append(base + number)
         return keys
 
-    def _needed(self, keys: Iterable[int]) -> int:
-        """Count the idle slots a request would use up: one a miss, and one a hit nobody holds yet."""
-        needed = 0
-        for key in keys:
-            slot = self._slot_of.get(key, self._reading_slot.get(key, UNMAPPED))
-            needed += slot == UNMAPPED or not self._holds[slot]
-        return needed
-
-    def _grant(self, layer: int, keys: list[int], distinct: list[int], taken: list[int]) -> PoolLease:
-        slot_by_key: dict[int, int] = {}
-        waits: list[Loading] = []
-        missing: list[int] = []
-        for key in distinct:  # hold every hit before any victim is chosen
-            self._uses[key] += 1
-            slot = self._slot_of.get(key, UNMAPPED)
-            if slot == UNMAPPED:
-                loading = self._reading.get(key)
-                if loading is None:
-                    missing.append(key)
-                    continue
-                slot = self._reading_slot[key]
-                if loading not in waits:
-                    waits.append(loading)
-            self._hold(slot)
-            taken.append(slot)
-            self._clock.touch(slot)
-            slot_by_key[key] = slot
-        records: list[Record] = []
-        for key in missing:
-            slot = self._take_slot()
-            self._hold(slot)
-            taken.append(slot)
-            slot_by_key[key] = slot
-            expert = key - layer * self.layout.expert_count
-            records.append(Record(layer, expert, slot, key not in self._checked))
-        if records:
-            waits.append(self._load(tuple(missing), records))
-        if self._warmed and (used := self._warmed.intersection(distinct)):
-            self._warmed -= used
-            self._totals["warm_used"] += len(used)
-        self._totals["requests"] += 1
-        self._totals["hits"] += len(distinct) - len(missing)
-        self._totals["misses"] += len(missing)
-        lease = PoolLease(self, np.array([slot_by_key[key] for key in keys], np.int32), tuple(taken), distinct, waits)
-        self._leases.add(lease)
-        return lease
+    def _grant(self, distinct: list[int], taken: list[int]) -> tuple[dict[int, int], list[Loading]]:
+        """The slot of every record and the reads to wait for; `taken` are the slots held so far."""
+        slot_of, missing = self._residency.grant(distinct, self._reading_slot, taken)
+        waits = list(dict.fromkeys(self._reading[key] for key in distinct if key in self._reading))
+        if missing:
+            waits.append(self._load(tuple(missing), [self._record(key, slot_of[key]) for key in missing]))
+        return slot_of, waits
 
     def _load(self, keys: tuple[int, ...], records: list[Record]) -> Loading:
         batch = self._reader.prepare(records, self.slots)
@@ -418,7 +427,7 @@ class SlotPool:
         # Everything is on record before the first byte can move, so an interrupt here leaves nothing unaccounted for.
         self._batches.append(loading)
         for key, record in zip(keys, records, strict=True):
-            self._hold(record.slot)
+            self._residency.hold(record.slot)
             self._reading[key] = loading
             self._reading_slot[key] = record.slot
         try:
@@ -427,32 +436,6 @@ class SlotPool:
             batch.cancel()
             raise
         return loading
-
-    def _take_slot(self) -> int:
-        """Return an unmapped slot, evicting if none is free. The caller made sure that one exists."""
-        if self._free:
-            return self._free.pop()
-        slot = self._clock.victim(self._holds)
-        if slot is None:
-            raise PoolError(f"every one of the {self.slot_count} slots is held; release a lease first")
-        del self._slot_of[self._key_of[slot]]
-        self._warmed.discard(self._key_of[slot])
-        self._key_of[slot] = UNMAPPED
-        self._totals["evictions"] += 1
-        return slot
-
-    def _hold(self, slot: int) -> None:
-        if not self._holds[slot]:
-            self._idle -= 1
-        self._holds[slot] += 1
-
-    def _let_go(self, slot: int) -> None:
-        self._holds[slot] -= 1
-        if not self._holds[slot]:
-            self._idle += 1
-            if self._key_of[slot] == UNMAPPED:
-                self._clock.forget(slot)
-                self._free.append(slot)
 
     def _settle_finished(self) -> None:
         for loading in [loading for loading in self._batches if loading.batch.done.is_set()]:
@@ -469,8 +452,8 @@ class SlotPool:
             if not loading.ahead:
                 del self._reading[key], self._reading_slot[key]
                 if index not in batch.errors:
-                    self._publish(key, record.slot)
-            self._let_go(record.slot)
+                    self._residency.publish(key, record.slot)
+            self._residency.let_go(record.slot)
         self._totals["bytes_read"] += batch.bytes_read
         self._totals["read_s"] += batch.read_s
         if not batch.cancelled or not loading.ahead:
@@ -480,15 +463,10 @@ class SlotPool:
         if loading.from_ticket:
             self._totals["ahead_bytes"] += batch.bytes_read
 
-    def _publish(self, key: int, slot: int) -> None:
-        self._slot_of[key] = slot
-        self._key_of[slot] = key
-        self._checked.add(key)
-
     def _finish_abandoned(self) -> None:
         """Wait for reads that only their own lanes still hold; they were cancelled, so this is short."""
         for loading in list(self._batches):
-            if all(self._holds[slot] == 1 for slot in loading.slots):
+            if all(self._residency.holds[slot] == 1 for slot in loading.slots):
                 loading.batch.done.wait()
                 self._settle(loading)
 
@@ -511,10 +489,14 @@ class SlotPool:
     def end_lease(self, lease: PoolLease) -> None:
         """See `LeasingPool.end_lease`."""
         self._leases.discard(lease)
-        for slot in lease.held:
-            self._let_go(slot)
+        held = lease.held
+        if self._compiled is not None and isinstance(held, np.ndarray):
+            self._compiled.let_go(held)
+        else:
+            for slot in held:
+                self._residency.let_go(slot)
         for loading in lease.waits:
-            if not loading.settled and all(self._holds[slot] == 1 for slot in loading.slots):
+            if not loading.settled and all(self._residency.holds[slot] == 1 for slot in loading.slots):
                 loading.batch.cancel()
         lease.waits = []
 
@@ -535,32 +517,24 @@ class SlotPool:
         for loading in list(self._batches):
             loading.batch.done.wait()
             self._settle(loading)
-        old_count = self.slot_count
-        if slot_count > old_count:
+        if slot_count == self.slot_count:
+            return
+        self._compiled = None  # it holds on to the arrays
+        if slot_count > self.slot_count:
             self.slots.grow(slot_count)
-            added = slot_count - old_count
-            self._key_of += [UNMAPPED] * added
-            self._holds += [0] * added
-            self._idle += added
-            self._free[:0] = range(slot_count - 1, old_count - 1, -1)
-            self._clock.grow(slot_count)
-        elif slot_count < old_count:
-            if slot_count >= 1:
-                del self.slots  # the old arrays go before the new ones are made
-                drop_buffer_cache()
-            self._start_empty(slot_count)
+            self._residency.grow(slot_count)
+        else:
+            self._residency.start_over(slot_count)
+            del self.slots  # the old arrays go before the new ones are made
+            drop_buffer_cache()
+            self.slots = SlotArrays(self.layout, slot_count, self._reader.memory)
+        self._compiled = self._compile()
 
     def forget(self) -> None:
         """Unmap every record nobody holds, so that it is read again when asked for."""
         self.drop_tickets()
         self._settle_finished()
-        for slot, key in enumerate(self._key_of):
-            if key != UNMAPPED and not self._holds[slot]:
-                del self._slot_of[key]
-                self._warmed.discard(key)
-                self._key_of[slot] = UNMAPPED
-                self._clock.forget(slot)
-                self._free.append(slot)
+        self._residency.forget()
 
     def check_integrity(self) -> None:
         """Verify that the bookkeeping agrees with itself.
@@ -569,13 +543,13 @@ class SlotPool:
             PoolError: It does not; the message names the first contradiction. This is a defect of the program.
         """
         found = first_contradiction(
-            slot_of=self._slot_of,
-            key_of=self._key_of,
-            holds=self._holds,
-            idle=self._idle,
-            free=self._free,
+            slot_of={key: slot for key, slot in enumerate(self._residency.slot_of) if slot != UNMAPPED},
+            key_of=self._residency.key_of,
+            holds=self._residency.holds,
+            idle=self._residency.idle,
+            free=self._residency.free,
             reading_slot=self._reading_slot,
-            leased=[slot for lease in self._leases for slot in lease.held],
+            leased=[slot for lease in self._leases for slot in lease.held_slots],
             being_read=[slot for loading in self._batches for slot in loading.slots],
             tickets={key: loading.slots[0] for key, loading in self._tickets.items()},
             lent=self._lent,
@@ -585,4 +559,4 @@ class SlotPool:
 
     def contents(self) -> dict[tuple[int, int], int]:
         """Return the slot of every resident record by (layer, expert)."""
-        return {divmod(key, self.layout.expert_count): slot for key, slot in self._slot_of.items()}
+        return {divmod(key, self.layout.expert_count): slot for key, slot in self._residency.resident().items()}

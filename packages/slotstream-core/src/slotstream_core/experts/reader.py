@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 from slotstream_core.errors import ExpertReadError, SettingError
 from slotstream_core.experts.batches import Batch, DemandGate, Piece, ReadBatch, Record, Segment
@@ -112,7 +113,7 @@ class ExpertReader:
             copies=None if self.memory.direct else self.memory.copies,
         )
 
-    def __enter__(self) -> ExpertReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,6 +123,11 @@ class ExpertReader:
     def compiled(self) -> bool:
         """See the class."""
         return self._compiled is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     def prepare(self, records: Sequence[Record], arrays: SlotArrays) -> Batch:
         """Plan the reads of at least one record into its slot. Nothing moves before `submit`.

@@ -14,7 +14,7 @@ from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slot_memory import SlotMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
-from slotstream_core.experts.stacks import ExpertArrays
+from slotstream_core.experts.stacks import ExpertArrays, Slots
 
 
 class ResidentLease:
@@ -73,7 +73,7 @@ class ResidentExperts:
     def open_sweep(self, *, ends_prompt: bool) -> None:
         """See `Experts.open_sweep`: nothing is to be read."""
 
-    def request(self, layer: int, experts: Sequence[int]) -> ResidentLease:
+    def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> ResidentLease:
         """See `Experts.request`.
 
         Raises:
@@ -81,7 +81,7 @@ class ResidentExperts:
         """
         if not 0 <= layer < self.layout.layer_count:
             raise PoolError(f"layer {layer} has no routed experts; there are {self.layout.layer_count} such layers")
-        slots = np.fromiter(experts, dtype=np.int32)
+        slots = np.array(experts, np.int32)
         if slots.size and not (slots.min() >= 0 and slots.max() < self.layout.expert_count):
             raise PoolError(
                 f"experts {slots.min()} to {slots.max()} of layer {layer} were asked for; "

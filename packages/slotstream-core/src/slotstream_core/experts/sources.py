@@ -12,6 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from slotstream_core.errors import CheckpointMissing
 from slotstream_core.experts.layout import ExpertLayout
 
@@ -39,6 +42,13 @@ class ExpertSource(Protocol):
         """How compiled lanes read: 0 by the system's `preadv`, an address by that `ss_read_function`, None not at all.
 
         Where it is not None, `read` is never asked by them.
+        """
+
+    @property
+    def strides(self) -> npt.NDArray[np.int64] | None:
+        """Where records always lie: [layers, kinds, 3], descriptor, offset of expert 0, distance from one to the next.
+
+        None where `locate` chooses anew each time.
         """
 
     def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
@@ -132,6 +142,11 @@ class StoredExperts:
     def native_read(self) -> int | None:
         """See `ExpertSource`: reads here are the system's."""
         return 0
+
+    @property
+    def strides(self) -> npt.NDArray[np.int64]:
+        """See `ExpertSource`."""
+        return np.array(self._starts, np.int64)
 
     def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
         """See `ExpertSource`."""

@@ -11,6 +11,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+Slots = npt.NDArray[np.int32]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedStack:
@@ -59,7 +61,7 @@ class Lease(Protocol):
 
     @property
     def slots(self) -> npt.NDArray[np.int32]:
-        """Place of each requested expert, in request order; known at once, readable after `wait`."""
+        """Place of each requested expert, in the request's order and shape; known at once, readable after `wait`."""
 
     def wait(self) -> None:
         """Return when every record is in place.
@@ -131,8 +133,13 @@ class Experts(Protocol):
         is resized, so ask again in every pass.
         """
 
-    def request(self, layer: int, experts: Sequence[int]) -> Lease:
-        """Pin what is resident, start reading the rest, and return without waiting.
+    def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> Lease:
+        """Pin what is resident, start reading the rest, and return without waiting for a disk.
+
+        Args:
+            layer: The layer.
+            experts: Ids, at most `group_limit` distinct ones; equal ones share a place. An array may have any shape.
+            threads: Threads of compiled products, by their address, that are idle and may help to read; 0 for none.
 
         Raises:
             PoolError: An id is out of range, or the request needs more places than are free of other leases.

@@ -244,18 +244,17 @@ class ExpertLayer:
     ) -> mx.array:
         # the only wait of this layer; everything before it is computed too
         leases.evaluate(ids, watch.arrays() if watch is not None else [])
-        chosen = np.array(ids)
-        distinct = np.sort(chosen[0]) if len(chosen) == 1 else np.unique(chosen)
-        if len(distinct) > self._experts.group_limit:
+        chosen, limit = np.array(ids, np.int32), self._experts.group_limit
+        if chosen.size > limit and len(distinct := np.unique(chosen)) > limit:
             return self._grouped(x, chosen, distinct, shared)
-        lease = self._experts.request(self._layer, distinct.tolist())
+        lease = self._experts.request(self._layer, chosen)
         leases.hold(lease)
         if watch is not None:
             watch.requested(self._layer)
         shared.start()
         if self._host is not None:
             lease.wait()  # products on the host read places at once
-        return self._compute(x, mx.array(self._places(distinct, lease)[chosen]))
+        return self._compute(x, mx.array(lease.slots))
 
     def _places(self, distinct: Sequence[int] | npt.NDArray[np.integer], lease: Lease) -> npt.NDArray[np.int32]:
         places = np.zeros(self._expert_count, np.int32)
@@ -263,23 +262,23 @@ class ExpertLayer:
         return places
 
     def _grouped(
-        self, x: mx.array, chosen: npt.NDArray[np.integer], distinct: npt.NDArray[np.integer], shared: SharedRun
+        self, x: mx.array, chosen: npt.NDArray[np.int32], distinct: npt.NDArray[np.int32], shared: SharedRun
     ) -> mx.array:
         """As one request, in several: each holds what fits, and the next is read while one computes."""
         limit = self._experts.group_limit
         groups = [distinct[start : start + limit] for start in range(0, len(distinct), limit)]
         flat = chosen.reshape(-1)
         outputs: list[mx.array] = []
-        order: list[npt.NDArray[np.integer]] = []
+        order: list[npt.NDArray[np.intp]] = []
         with pass_leases() as current, pass_leases() as following:
-            pending = self._experts.request(self._layer, groups[0].tolist())
+            pending = self._experts.request(self._layer, groups[0])
             following.hold(pending)
             shared.start()
             for index, group in enumerate(groups):
                 lease = pending
                 current, following = following, current
                 if index + 1 < len(groups):
-                    pending = self._experts.request(self._layer, groups[index + 1].tolist())
+                    pending = self._experts.request(self._layer, groups[index + 1])
                     following.hold(pending)
                 lease.wait()
                 pairs = np.flatnonzero(np.isin(flat, group))

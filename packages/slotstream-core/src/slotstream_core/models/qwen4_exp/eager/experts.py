@@ -97,19 +97,19 @@ class EagerExpertLayer(ExpertLayer):
         shared, gate = np.empty(x.shape, np.float32), np.empty((len(x), 1), np.float32)
         places = self._experts.places(self._layer)
         if places is None:
-            distinct = np.unique(ids)
-            if len(distinct) > self._experts.group_limit:
+            limit = self._experts.group_limit
+            if ids.size > limit and len(np.unique(ids)) > limit:
                 return False
             if watch is not None:
                 mx.eval(watch.arrays())
             leases.release()
-            lease = self._experts.request(self._layer, distinct.tolist())
+            lease = self._experts.request(self._layer, ids, threads=self._eager.handle)
             leases.hold(lease)
             if watch is not None:
                 watch.requested(self._layer)
             _native.shared(compiled, self._eager.handle, x, shared, gate)
             lease.wait()
-            slots = self._places(distinct, lease)[ids]
+            slots = lease.slots
         else:
             _native.shared(compiled, self._eager.handle, x, shared, gate)
             slots = np.asarray(places)[ids]

@@ -1,0 +1,248 @@
+#include "residency.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+#include "segments.h"
+#include "threads.h"
+
+#define ABSENT (-1)
+#define MOST_PIECES 64           /* of a record */
+#define ROOM_BYTES (1 << 14)     /* for the pieces of a record that change on their way */
+#define RECORD_BYTES (1 << 18)   /* of a record that is read by those who compute */
+#define NO_WAITING 8             /* RWF_NOWAIT of <linux/fs.h>: only what is in the page cache */
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void hold(ss_residency *r, int32_t slot) { r->counts[SS_IDLE] -= r->holds[slot]++ == 0; }
+
+/* The next slot of the clock without holds and without its bit, as `Clock.victim`. One exists. */
+static int32_t victim(ss_residency *r) {
+    int64_t hand = r->counts[SS_HAND];
+    for (;;) {
+        int32_t slot = (int32_t)hand;
+        hand = hand + 1 < r->slot_count ? hand + 1 : 0;
+        if (r->holds[slot]) continue;
+        if (r->referenced[slot]) {
+            r->referenced[slot] = 0;
+            continue;
+        }
+        r->counts[SS_HAND] = hand;
+        return slot;
+    }
+}
+
+static int32_t take_slot(ss_residency *r) {
+    if (r->counts[SS_FREE]) return r->free[--r->counts[SS_FREE]];
+    int32_t slot = victim(r), key = r->key_of[slot];
+    r->slot_of[key] = ABSENT;
+    r->marks[key] &= (uint8_t)~SS_WARMED;
+    r->key_of[slot] = ABSENT;
+    r->counts[SS_EVICTIONS]++;
+    return slot;
+}
+
+/* Forget where the first `count` ids stand among the distinct ones. */
+static void forget_positions(ss_residency *r, const int32_t *ids, int64_t count) {
+    for (int64_t i = 0; i < count; i++) r->position[ids[i]] = -1;
+}
+
+/* The distinct ids' number, with their keys in `absent` for now; negative when one does not exist. */
+static int64_t find_distinct(ss_residency *r, int64_t layer, const int32_t *ids, int64_t count, int32_t *keys) {
+    int64_t distinct = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= r->expert_count) {
+            forget_positions(r, ids, i);
+            return -1;
+        }
+        if (r->position[ids[i]] >= 0) continue;
+        r->position[ids[i]] = (int32_t)distinct;
+        keys[distinct++] = (int32_t)(layer * r->expert_count) + ids[i];
+    }
+    return distinct;
+}
+
+static int64_t idle_needed(const ss_residency *r, const int32_t *keys, int64_t distinct) {
+    int64_t needed = 0;
+    for (int64_t i = 0; i < distinct; i++) {
+        int32_t slot = r->slot_of[keys[i]];
+        needed += slot == ABSENT || !r->holds[slot];
+    }
+    return needed;
+}
+
+int32_t ss_grant(ss_residency *r, int64_t layer, const int32_t *ids, int64_t count, ss_granted *granted) {
+    if (layer < 0 || layer >= r->layer_count) return SS_OUT_OF_RANGE;
+    int32_t *keys = granted->absent;
+    int64_t distinct = find_distinct(r, layer, ids, count, keys), hits = 0, absent = 0;
+    if (distinct < 0) return SS_OUT_OF_RANGE;
+    if (idle_needed(r, keys, distinct) > r->counts[SS_IDLE]) {
+        forget_positions(r, ids, count);
+        return SS_TOO_SMALL;
+    }
+    for (int64_t i = 0; i < distinct; i++) { /* every hit is held before any victim is chosen */
+        int32_t key = keys[i], slot = r->slot_of[key];
+        r->uses[key]++;
+        if (slot == ABSENT) {
+            keys[absent++] = key;
+            continue;
+        }
+        if (r->marks[key] & SS_WARMED) r->counts[SS_WARM_USED]++;
+        r->marks[key] &= (uint8_t)~SS_WARMED;
+        hold(r, slot);
+        r->referenced[slot] = 1;
+        granted->held[hits++] = slot;
+    }
+    for (int64_t i = 0; i < absent; i++) {
+        int32_t slot = take_slot(r);
+        hold(r, slot);
+        granted->held[hits + i] = slot;
+        r->position[keys[i] - layer * r->expert_count] = slot + INT32_MIN; /* told apart from positions by its sign */
+    }
+    for (int64_t i = absent - 1; i >= 0; i--) { /* the keys become pairs where they stand */
+        granted->absent[2 * i + 1] = granted->held[hits + i];
+        granted->absent[2 * i] = keys[i];
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int32_t at = r->position[ids[i]];
+        granted->slots[i] = at < 0 ? at - INT32_MIN : r->slot_of[layer * r->expert_count + ids[i]];
+    }
+    forget_positions(r, ids, count);
+    granted->held_count = hits + absent;
+    granted->absent_count = absent;
+    r->counts[SS_REQUESTS]++;
+    r->counts[SS_HITS] += hits;
+    r->counts[SS_MISSES] += absent;
+    return SS_OK;
+}
+
+void ss_let_go(ss_residency *r, const int32_t *slots, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        int32_t slot = slots[i];
+        if (--r->holds[slot]) continue;
+        r->counts[SS_IDLE]++;
+        if (r->key_of[slot] != ABSENT) continue;
+        r->referenced[slot] = 0;
+        r->free[r->counts[SS_FREE]++] = slot;
+    }
+}
+
+/* Whether all bytes are in the page cache and were read from there. */
+static int read_cached(int32_t fd, const struct iovec *parts, int32_t count, int64_t bytes, int64_t offset) {
+#if defined(__linux__) && defined(SYS_preadv2) && INTPTR_MAX == INT64_MAX
+    long read;
+    do read = syscall(SYS_preadv2, fd, parts, (long)count, (long)offset, 0L, NO_WAITING);
+    while (read < 0 && errno == EINTR);
+    return read == bytes;
+#else
+    (void)fd, (void)parts, (void)count, (void)bytes, (void)offset;
+    return 0;
+#endif
+}
+
+int ss_can_fetch(const ss_residency *r) {
+    int64_t record = 0, room = 0;
+    if (!r->kinds || !r->places || r->kind_count > MOST_PIECES) return 0;
+    for (int64_t k = 0; k < r->kind_count; k++) {
+        record += r->kinds[k].disk_bytes;
+        if (r->kinds[k].change != SS_AS_STORED) room += r->kinds[k].disk_bytes;
+    }
+    return record <= RECORD_BYTES && room <= ROOM_BYTES;
+}
+
+typedef struct fetching {
+    const ss_residency *residency;
+    const ss_place *places; /* of the layer */
+    int64_t layer;
+    const int32_t *absent; /* pairs of key and slot */
+    uint8_t *came;         /* by pair */
+    _Atomic int64_t ns;
+} fetching;
+
+static char *place_of(const ss_piece_kind *kind, int32_t slot) {
+    return (char *)kind->slots + slot * kind->slot_bytes;
+}
+
+/* Read one record, neighbours on disk together, into its slot; 0 when it did not come whole and sound. */
+static int fetch_record(const fetching *f, int32_t key, int32_t slot) {
+    const ss_residency *r = f->residency;
+    _Alignas(16) char room[ROOM_BYTES];
+    char *next = room;
+    int64_t expert = key - f->layer * r->expert_count;
+    int check = !(r->marks[key] & SS_CHECKED);
+    for (int64_t first = 0, last; first < r->kind_count; first = last) {
+        struct iovec parts[MOST_PIECES];
+        int64_t fd = f->places[first].fd, offset = f->places[first].start + expert * f->places[first].stride, bytes = 0;
+        for (last = first; last < r->kind_count; last++) {
+            const ss_piece_kind *kind = &r->kinds[last];
+            const ss_place *place = &f->places[last];
+            if (place->fd != fd || place->start + expert * place->stride != offset + bytes) break;
+            int changes = kind->change != SS_AS_STORED;
+            parts[last - first] = (struct iovec){changes ? next : place_of(kind, slot), (size_t)kind->disk_bytes};
+            if (changes) next += kind->disk_bytes;
+            bytes += kind->disk_bytes;
+        }
+        if (!read_cached((int32_t)fd, parts, (int32_t)(last - first), bytes, offset)) return 0;
+        for (int64_t k = first; k < last; k++)
+            if (!ss_settle_piece(&r->kinds[k], parts[k - first].iov_base, place_of(&r->kinds[k], slot), check)) return 0;
+    }
+    return 1;
+}
+
+static void fetch_piece(void *context, int64_t number) {
+    fetching *f = context;
+    int64_t started = now_ns();
+    f->came[number] = (uint8_t)fetch_record(f, f->absent[2 * number], f->absent[2 * number + 1]);
+    atomic_fetch_add_explicit(&f->ns, now_ns() - started, memory_order_relaxed);
+}
+
+/* Map what came and keep the rest. */
+static void take_in(ss_residency *r, const uint8_t *came, ss_granted *granted) {
+    int64_t count = granted->absent_count, record_bytes = 0;
+    for (int64_t k = 0; k < r->kind_count; k++) record_bytes += r->kinds[k].disk_bytes;
+    granted->absent_count = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t key = granted->absent[2 * i], slot = granted->absent[2 * i + 1];
+        if (came[i]) {
+            r->slot_of[key] = slot;
+            r->key_of[slot] = key;
+            r->marks[key] |= SS_CHECKED;
+            r->counts[SS_BYTES_READ] += record_bytes;
+        } else {
+            int32_t *kept = granted->absent + 2 * granted->absent_count++;
+            kept[0] = key, kept[1] = slot;
+        }
+    }
+}
+
+int32_t ss_fetch(ss_residency *r, ss_pool *pool, int64_t layer, ss_granted *granted) {
+    int64_t count = granted->absent_count, started = now_ns();
+    if (!count) return SS_OK;
+    uint8_t *came = calloc((size_t)count, 1);
+    if (!came) return SS_NO_MEMORY;
+    fetching f = {.residency = r, .places = r->places + layer * r->kind_count, .layer = layer,
+                  .absent = granted->absent, .came = came};
+    ss_call call;
+    if (count > 1 && pool && ss_begin(pool, 0, &call) == SS_OK) {
+        ss_share(&call, fetch_piece, &f, count);
+        ss_end(&call);
+    } else {
+        for (int64_t i = 0; i < count; i++) fetch_piece(&f, i);
+    }
+    take_in(r, came, granted);
+    free(came);
+    r->counts[SS_READ_NS] += atomic_load_explicit(&f.ns, memory_order_relaxed);
+    r->counts[SS_WAIT_NS] += now_ns() - started;
+    return SS_OK;
+}
