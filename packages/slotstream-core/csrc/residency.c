@@ -17,6 +17,7 @@
 #define MOST_PIECES 64           /* of a record */
 #define ROOM_BYTES (1 << 14)     /* for the pieces of a record that change on their way */
 #define RECORD_BYTES (1 << 18)   /* of a record that is read by those who compute */
+#define PROJECTIONS 3            /* gate, up and down: each has its kinds side by side, the longest first */
 #define NO_WAITING 8             /* RWF_NOWAIT of <linux/fs.h>: only what is in the page cache */
 
 static int64_t now_ns(void) {
@@ -138,15 +139,19 @@ void ss_let_go(ss_residency *r, const int32_t *slots, int64_t count) {
     }
 }
 
-/* Whether all bytes are in the page cache and were read from there. */
-static int read_cached(int32_t fd, const struct iovec *parts, int32_t count, int64_t bytes, int64_t offset) {
+/* Whether all bytes came; with `cached`, from the page cache, without waiting for anything else. */
+static int read_parts(int32_t fd, const struct iovec *parts, int32_t count, int64_t bytes, int64_t offset,
+                      int cached) {
 #if defined(__linux__) && defined(SYS_preadv2) && INTPTR_MAX == INT64_MAX
-    long read;
-    do read = syscall(SYS_preadv2, fd, parts, (long)count, (long)offset, 0L, NO_WAITING);
-    while (read < 0 && errno == EINTR);
+    int64_t read;
+    do {
+        if (cached) read = syscall(SYS_preadv2, fd, parts, (long)count, (long)offset, 0L, NO_WAITING);
+        else if (count == 1) read = pread(fd, parts->iov_base, parts->iov_len, (off_t)offset); /* a third cheaper */
+        else read = preadv(fd, parts, count, (off_t)offset);
+    } while (read < 0 && errno == EINTR);
     return read == bytes;
 #else
-    (void)fd, (void)parts, (void)count, (void)bytes, (void)offset;
+    (void)fd, (void)parts, (void)count, (void)bytes, (void)offset, (void)cached;
     return 0;
 #endif
 }
@@ -166,7 +171,8 @@ typedef struct fetching {
     const ss_place *places; /* of the layer */
     int64_t layer;
     const int32_t *absent; /* pairs of key and slot */
-    uint8_t *came;         /* by pair */
+    int64_t shares;        /* that a record is cut into, of neighbouring kinds: what threads share */
+    uint8_t *came;         /* by record and share */
     _Atomic int64_t ns;
 } fetching;
 
@@ -174,47 +180,60 @@ static char *place_of(const ss_piece_kind *kind, int32_t slot) {
     return (char *)kind->slots + slot * kind->slot_bytes;
 }
 
-/* Read one record, neighbours on disk together, into its slot; 0 when it did not come whole and sound. */
-static int fetch_record(const fetching *f, int32_t key, int32_t slot) {
+static int64_t start_of(const ss_place *place, int64_t expert) { return place->start + expert * place->stride; }
+
+/* Whether the pieces of a record lie one after the other. */
+static int is_one_piece(const ss_residency *r, const ss_place *places) {
+    for (int64_t k = 1; k < r->kind_count; k++)
+        if (places[k].fd != places[0].fd || places[k].start != places[k - 1].start + r->kinds[k - 1].disk_bytes) return 0;
+    return 1;
+}
+
+/* Read the kinds from `first` to before `end` of one record, neighbours on disk together, into its slot; 0 when they did
+ * not come whole and sound. The first and longest must be in the page cache; what belongs to it mostly is there, too. */
+static int fetch_kinds(const fetching *f, int32_t key, int32_t slot, int64_t first, int64_t end) {
     const ss_residency *r = f->residency;
     _Alignas(16) char room[ROOM_BYTES];
     char *next = room;
-    int64_t expert = key - f->layer * r->expert_count;
+    int64_t expert = key - f->layer * r->expert_count, last;
     int check = !(r->marks[key] & SS_CHECKED);
-    for (int64_t first = 0, last; first < r->kind_count; first = last) {
+    for (int cached = 1; first < end; first = last, cached = 0) {
         struct iovec parts[MOST_PIECES];
-        int64_t fd = f->places[first].fd, offset = f->places[first].start + expert * f->places[first].stride, bytes = 0;
-        for (last = first; last < r->kind_count; last++) {
+        int64_t offset = start_of(&f->places[first], expert), bytes = 0;
+        for (last = first; last < end; last++) {
             const ss_piece_kind *kind = &r->kinds[last];
             const ss_place *place = &f->places[last];
-            if (place->fd != fd || place->start + expert * place->stride != offset + bytes) break;
+            if (place->fd != f->places[first].fd || start_of(place, expert) != offset + bytes) break;
             int changes = kind->change != SS_AS_STORED;
             parts[last - first] = (struct iovec){changes ? next : place_of(kind, slot), (size_t)kind->disk_bytes};
             if (changes) next += kind->disk_bytes;
             bytes += kind->disk_bytes;
         }
-        if (!read_cached((int32_t)fd, parts, (int32_t)(last - first), bytes, offset)) return 0;
+        if (!read_parts((int32_t)f->places[first].fd, parts, (int32_t)(last - first), bytes, offset, cached)) return 0;
         for (int64_t k = first; k < last; k++)
             if (!ss_settle_piece(&r->kinds[k], parts[k - first].iov_base, place_of(&r->kinds[k], slot), check)) return 0;
     }
     return 1;
 }
 
-static void fetch_piece(void *context, int64_t number) {
+static void fetch_share(void *context, int64_t number) {
     fetching *f = context;
-    int64_t started = now_ns();
-    f->came[number] = (uint8_t)fetch_record(f, f->absent[2 * number], f->absent[2 * number + 1]);
+    int64_t started = now_ns(), kinds = f->residency->kind_count / f->shares, share = number % f->shares;
+    const int32_t *record = f->absent + number / f->shares * 2;
+    f->came[number] = (uint8_t)fetch_kinds(f, record[0], record[1], share * kinds, (share + 1) * kinds);
     atomic_fetch_add_explicit(&f->ns, now_ns() - started, memory_order_relaxed);
 }
 
 /* Map what came and keep the rest. */
-static void take_in(ss_residency *r, const uint8_t *came, ss_granted *granted) {
+static void take_in(ss_residency *r, const uint8_t *came, int64_t shares, ss_granted *granted) {
     int64_t count = granted->absent_count, record_bytes = 0;
     for (int64_t k = 0; k < r->kind_count; k++) record_bytes += r->kinds[k].disk_bytes;
     granted->absent_count = 0;
     for (int64_t i = 0; i < count; i++) {
         int32_t key = granted->absent[2 * i], slot = granted->absent[2 * i + 1];
-        if (came[i]) {
+        int whole = 1;
+        for (int64_t share = 0; share < shares; share++) whole &= came[i * shares + share];
+        if (whole) {
             r->slot_of[key] = slot;
             r->key_of[slot] = key;
             r->marks[key] |= SS_CHECKED;
@@ -229,18 +248,20 @@ static void take_in(ss_residency *r, const uint8_t *came, ss_granted *granted) {
 int32_t ss_fetch(ss_residency *r, ss_pool *pool, int64_t layer, ss_granted *granted) {
     int64_t count = granted->absent_count, started = now_ns();
     if (!count) return SS_OK;
-    uint8_t *came = calloc((size_t)count, 1);
+    const ss_place *places = r->places + layer * r->kind_count;
+    int64_t shares = r->kind_count % PROJECTIONS || is_one_piece(r, places) ? 1 : PROJECTIONS;
+    uint8_t *came = calloc((size_t)(count * shares), 1);
     if (!came) return SS_NO_MEMORY;
-    fetching f = {.residency = r, .places = r->places + layer * r->kind_count, .layer = layer,
-                  .absent = granted->absent, .came = came};
+    fetching f = {.residency = r, .places = places, .layer = layer, .absent = granted->absent, .shares = shares,
+                  .came = came};
     ss_call call;
-    if (count > 1 && pool && ss_begin(pool, 0, &call) == SS_OK) {
-        ss_share(&call, fetch_piece, &f, count);
+    if (pool && ss_begin(pool, 0, &call) == SS_OK) {
+        ss_share(&call, fetch_share, &f, count * shares);
         ss_end(&call);
     } else {
-        for (int64_t i = 0; i < count; i++) fetch_piece(&f, i);
+        for (int64_t i = 0; i < count * shares; i++) fetch_share(&f, i);
     }
-    take_in(r, came, granted);
+    take_in(r, came, shares, granted);
     free(came);
     r->counts[SS_READ_NS] += atomic_load_explicit(&f.ns, memory_order_relaxed);
     r->counts[SS_WAIT_NS] += now_ns() - started;

@@ -57,8 +57,8 @@ typedef struct ss_granted {
  * an id does not exist, SS_TOO_SMALL when fewer slots are idle than that needs; nothing has changed then. */
 int32_t ss_grant(ss_residency *residency, int64_t layer, const int32_t *ids, int64_t count, ss_granted *granted);
 
-/* Read into their slots those absent records whose bytes are in the page cache, and map them; what remains absent is
- * kept in order. `pool` shares the work; null for the calling thread alone. Whatever else happens to a read, the record
+/* Read into their slots those absent records whose long pieces are in the page cache, and map them; what remains absent
+ * is kept in order. `pool` shares the work; null for the calling thread alone. Whatever else happens to a read, the record
  * stays absent and its slot unmapped. */
 int32_t ss_fetch(ss_residency *residency, ss_pool *pool, int64_t layer, ss_granted *granted);
 

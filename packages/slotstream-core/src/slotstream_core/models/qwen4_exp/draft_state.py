@@ -1,7 +1,7 @@
 """What the draft head remembers of a sequence."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import mlx.core as mx
@@ -32,7 +32,7 @@ class DraftState:
     streams: mx.array
     tokens: Ids
     first: int = 0
-    behind: tuple[mx.array, ...] = ()
+    behind: list[mx.array] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -41,17 +41,17 @@ class DraftState:
 
     def add(self, tokens: Ids, streams: mx.array) -> None:
         """Remember the ``tokens`` [T] of a pass and their ``streams`` [T, streams, hidden]."""
-        self.behind += (streams,)
+        self.behind.append(streams)
         self.tokens = np.concatenate([self.tokens, tokens])
 
     def join(self) -> None:
         """Have all rows in ``streams``."""
         if self.behind:
-            self.streams, self.behind = mx.concatenate([self.streams, *self.behind]), ()
+            self.streams, self.behind = mx.concatenate([self.streams, *self.behind]), []
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
-        return replace(self, attention=self.attention.fork())
+        return replace(self, attention=self.attention.fork(), behind=list(self.behind))
 
     def trim(self, length: int) -> None:
         """See `LayerState.trim`."""
@@ -97,7 +97,7 @@ class DraftState:
     def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
         """See `Storable.load`."""
         self.tokens = np.array(fixed["tokens"])
-        self.streams, self.behind = fixed["streams"], ()
+        self.streams, self.behind = fixed["streams"], []
         self.first = length - len(self.tokens)
         own = {name: _moved(rows[name], growing.form.axis, -1) for name, growing in self.attention.row_arrays().items()}
         self.attention.load(self.first, fixed, own)
