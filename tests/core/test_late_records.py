@@ -33,7 +33,7 @@ class LateLease:
     def __init__(self, lease: Lease, arrays: SlotArrays) -> None:
         lease.wait()
         self._lease = lease
-        self._rows = [view[slot] for view in arrays.views for slot in lease.slots]
+        self._rows = [view[slot] for view in arrays.views for slot in np.unique(lease.slots)]
         self._stored = [row.copy() for row in self._rows]
         for row in self._rows:
             row[:] = 0x41
