@@ -9,10 +9,11 @@ import pytest
 from slotstream_core.engine import Engine, load
 from slotstream_core.events import Finished
 from slotstream_core.generation.sampling import GREEDY
+from slotstream_core.persistence.directory import PersistentOptions, PrefixDirectory
 from slotstream_core.prefixes.boundaries import SystemHead, boundaries
 from slotstream_core.prefixes.memory import prompt_array
 from slotstream_core.prefixes.resuming import GUESS_DISTANCES
-from tests.core.kept_states import options
+from tests.core.kept_states import head, options, state
 
 AFAR, NEAR = GUESS_DISTANCES
 
@@ -143,8 +144,8 @@ def test_guesses_give_way_to_conversations(engine: Engine) -> None:
     cache, budget = engine.memory.cache, engine.memory.cache.budget
     ask(engine, asking(engine, turn(engine, "system", NEAR + 700, 1), turn(engine, "user", 300, 2)))
     assert "guess" in {purpose for purpose, _ in kept(engine)}
-    state = next(state for state in cache.states() if state.purpose == "guess")
-    others = [each for each in cache.states() if each is not state]
+    guess = next(each for each in cache.states() if each.purpose == "guess")
+    others = [each for each in cache.states() if each is not guess]
     try:
         cache.resize(type(budget)(capacity_bytes=cache.held_bytes - 1, max_tokens=9, token_bytes=budget.token_bytes))
         cache.resize(type(budget)(capacity_bytes=cache.held_bytes - 1, max_tokens=9, token_bytes=budget.token_bytes))
@@ -172,3 +173,28 @@ def test_a_guess_is_written_once_another_conversation_used_it(tiny_model: Path, 
 def test_a_prompt_without_turns_is_cut_by_length_alone() -> None:
     plain = prompt_array([1] * 600)
     assert boundaries(plain, 256, 7) == boundaries(plain, 256, None) == [256, 512]
+
+
+@pytest.mark.parametrize("opening", ["", "\n"], ids=["as it was asked", "without what opened the reply"])
+def test_each_turn_of_a_conversation_writes_one_state_that_is_nobody_elses(
+    tiny_model: Path, tmp_path: Path, opening: str
+) -> None:
+    """0.2.26: once a reply crossed a pass end, its turn was written twice, or as a head that others share."""
+    with load(tiny_model) as engine:
+        engine.keep_on_disk(options(tmp_path))
+        turns = turn(engine, "user", 600, 1)
+        for number in range(1, 4):
+            prompt = asking(engine, turns)
+            reply = ask(engine, prompt, 290).token_ids
+            status = engine.prefix_status()["persistent"]
+            assert (status["writes"], status["shared_states"]) == (number, 0)
+            begun = prompt[:-1] if opening else prompt
+            end = engine.tokenizer.encode("<|im_end|>\n")
+            turns = [*begun, *reply, *end, *turn(engine, "user", 300, 1 + number)]
+
+
+def test_states_of_1024_tokens_are_written_by_default(tmp_path: Path) -> None:
+    """0.2.26: 2,048 left the first prompts of some agents out."""
+    kept = PrefixDirectory(PersistentOptions(directory=tmp_path, free_bytes=0), identity="me", build="test 1")
+    assert [kept.save(head(length, state(length))) for length in (1023, 1024)] == ["too short", "saved"]
+    kept.close()
