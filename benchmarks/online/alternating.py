@@ -29,8 +29,6 @@ from slotstream_serve.server import SlotstreamServer, bind
 from slotstream_serve.service import Service
 from slotstream_serve.settings import ServeConfig
 
-SETTLING = 1
-"""Intervals at the start of a block that still feel the block before."""
 LINE = (
     '{"model":"demo","created_at":"2026-01-01T00:00:00.000000Z",'
     '"message":{"role":"assistant","content":%s},"done":false}\n'
@@ -46,10 +44,13 @@ class Plan:
     Attributes:
         ways: Names of the ways that take turns.
         block_tokens: Tokens of a block.
+        settling_tokens: Tokens at the start of a block that do not count: they still feel the block before, and the
+            server takes some to find a reply steady again.
     """
 
     ways: Sequence[str]
     block_tokens: int
+    settling_tokens: int = 5
 
     @property
     def tokens(self) -> int:
@@ -110,7 +111,7 @@ class Alternation:
         for block, way in enumerate(order):
             if not way:
                 continue
-            first, last = block * size + SETTLING, (block + 1) * size
+            first, last = block * size + self.plan.settling_tokens, (block + 1) * size
             if last >= len(self._at):
                 raise RuntimeError(f"the reply ended after {len(self._at)} texts of {self.plan.tokens}")
             interval_s = (self._at[last] - self._at[first]) / (last - first)

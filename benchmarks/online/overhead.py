@@ -44,7 +44,7 @@ from benchmarks.recording import BenchmarkResult, format_table, report
 PROMPT = "Tell me a long story about a fox who lost its hat."
 REPLY, STATUS, ORDINARY = 2, 3, 4
 PLANS = {
-    REPLY: Plan(ways=("alone", "piped", "served"), block_tokens=16),
+    REPLY: Plan(ways=("alone", "piped", "served"), block_tokens=24),
     STATUS: Plan(ways=("calm", "questioned", "trivial"), block_tokens=24),
 }
 FIRST_TOKENS = 4

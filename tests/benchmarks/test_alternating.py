@@ -9,7 +9,7 @@ from slotstream_core.events import TextDelta
 from slotstream_serve.testing import ScriptedEngine
 
 WAYS = ("alone", "piped", "served")
-PLAN = Plan(ways=WAYS, block_tokens=4)
+PLAN = Plan(ways=WAYS, block_tokens=4, settling_tokens=1)
 COST_S = {"": 9.0, "alone": 1.0, "piped": 2.0, "served": 5.0}
 
 

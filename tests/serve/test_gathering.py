@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from slotstream_serve.gathering import GATHER_S, Text, TextGatherer
+from slotstream_serve.gathering import FAST_S, GATHER_S, LOOK_S, STEADY, Text, TextGatherer
 from slotstream_serve.reply import TextDelta
 
 A_PICTURE_S = 1 / 60
@@ -66,80 +66,96 @@ def say(gatherer: TextGatherer, *said: str) -> list[bool]:
     return [gatherer.send(TextDelta(text=word)) for word in said]
 
 
-def test_what_waits_is_sent_before_a_display_shows_its_next_picture() -> None:
+def make_steady(loop: SteppedLoop, gatherer: TextGatherer, wire: Wire) -> None:
+    """Say enough in a row for what follows to be gathered, and forget it."""
+    gatherer.open()
+    for _ in range(STEADY + 1):
+        loop.now_s += GATHER_S
+        say(gatherer, "slow")
+    loop.now_s += GATHER_S
+    say(gatherer, *["fast"] * STEADY)
+    wire.pieces.clear()
+
+
+def test_what_waits_is_sent_before_a_display_shows_its_next_picture_or_a_person_notices() -> None:
     assert GATHER_S < A_PICTURE_S
+    assert LOOK_S <= 0.1
 
 
 def test_slow_text_is_sent_as_it_comes() -> None:
     async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
         gatherer.open()
-        for word in ("one ", "two ", "three"):
-            assert say(gatherer, word) == [True]
-            assert wire.pieces[-1] == word
-            await loop.step(GATHER_S)
+        for number in range(3 * STEADY):
+            assert say(gatherer, f"{number}") == [True]
+            assert wire.pieces[-1] == f"{number}"
+            await loop.step(FAST_S * 1.01)
 
-    assert play(work).pieces == ["one ", "two ", "three"]
+    assert len(play(work).pieces) == 3 * STEADY
 
 
-def test_fast_text_goes_out_together_and_the_first_word_at_once() -> None:
+def test_fast_text_goes_out_together_once_it_is_steady() -> None:
     async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
         gatherer.open()
-        say(gatherer, "a")
-        assert wire.pieces == ["a"]
-        for word in "bcdefgh":
-            loop.now_s += GATHER_S / 3.5
+        for word in "abcdefghijk":
             say(gatherer, word)
+            loop.now_s += GATHER_S / 4.8
 
-    assert play(work).pieces == ["a", "bcde"]
+    assert play(work).pieces == ["a", "b", "c", "d", "efghi"]
 
 
-def test_text_that_nothing_follows_is_sent_by_the_event_loop_when_its_time_is_over() -> None:
+def test_a_pause_sends_what_waits_with_the_word_after_it() -> None:
     async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
-        gatherer.open()
-        say(gatherer, "a", "b", "c")
-        await loop.step(GATHER_S * 0.9)
-        assert wire.pieces == ["a"]
-        await loop.step(GATHER_S * 0.11)
-        assert wire.pieces == ["a", "bc"]
-        assert say(gatherer, "d") == [True]
-        await loop.step(GATHER_S)
-        assert wire.pieces == ["a", "bc", "d"]
+        make_steady(loop, gatherer, wire)
+        say(gatherer, "a", "b")
+        assert wire.pieces == []
+        loop.now_s += FAST_S * 1.01
+        say(gatherer, "c", "d")
+
+    assert play(work).pieces == ["abc", "d"]
+
+
+def test_text_that_nothing_follows_is_sent_by_the_event_loop() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        make_steady(loop, gatherer, wire)
+        say(gatherer, "a", "b")
+        await loop.step(0.0)
+        assert wire.pieces == []
+        await loop.step(LOOK_S)
+        assert wire.pieces == ["ab"]
+        say(gatherer, "c")
+        assert wire.pieces == ["ab", "c"]
 
     play(work)
 
 
 def test_the_event_loop_is_called_once_however_much_waits_and_rests_when_nothing_comes() -> None:
     async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
-        gatherer.open()
-        say(gatherer, *["x"] * 100)
-        await loop.step(0.0)
+        make_steady(loop, gatherer, wire)
         scheduled = loop._scheduled  # type: ignore[attr-defined]
-        assert len(scheduled) == 1
-        await loop.step(GATHER_S)
-        assert len(scheduled) == 1
-        await loop.step(GATHER_S)
+        for _ in range(5):
+            say(gatherer, *["x"] * 100)
+            await loop.step(LOOK_S / 4)
+            assert len(scheduled) == 1
+        await loop.step(LOOK_S)
+        await loop.step(LOOK_S)
         assert len(scheduled) == 0
-        say(gatherer, "y", "z")
-        await loop.step(0.0)
-        assert len(scheduled) == 1
 
-    assert play(work).pieces == ["x", "x" * 99, "y"]
+    assert "".join(play(work).pieces) == "x" * 500
 
 
 def test_what_still_waits_is_taken_first_and_nothing_is_sent_until_opened_again() -> None:
     async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
-        gatherer.open()
-        say(gatherer, "a", "b", "c")
+        make_steady(loop, gatherer, wire)
+        say(gatherer, "b", "c")
         assert words(gatherer.take()) == ["b", "c"]
-        await loop.step(2 * GATHER_S)
+        await loop.step(2 * LOOK_S)
         assert say(gatherer, "d") == [True]
-        await loop.step(2 * GATHER_S)
-        assert wire.pieces == ["a"]
+        await loop.step(2 * LOOK_S)
+        assert wire.pieces == []
         gatherer.open()
         say(gatherer, "e")
-        assert wire.pieces == ["a", "de"]
 
-    play(work)
+    assert play(work).pieces == ["de"]
 
 
 def test_a_connection_that_takes_no_more_is_left_to_the_event_loop() -> None:
@@ -148,28 +164,28 @@ def test_a_connection_that_takes_no_more_is_left_to_the_event_loop() -> None:
         assert say(gatherer, "full") == [False]
         assert wire.stuck == 0
         gatherer.take()
-        gatherer.open()
-        await loop.step(GATHER_S)
-        assert say(gatherer, "a", "full") == [True, True]
-        await loop.step(GATHER_S)
-        assert wire.pieces == ["full", "a", "full"]
+        make_steady(loop, gatherer, wire)
+        assert say(gatherer, "full") == [True]
+        await loop.step(0.0)
+        await loop.step(LOOK_S)
+        assert wire.pieces == ["full"]
         assert wire.stuck == 1
         assert say(gatherer, "late") == [True]
-        await loop.step(2 * GATHER_S)
+        await loop.step(2 * LOOK_S)
         assert words(gatherer.take()) == ["late"]
 
-    assert play(work).pieces == ["full", "a", "full"]
+    assert play(work).pieces == ["full"]
 
 
 def test_nothing_is_sent_after_the_end() -> None:
     async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
-        gatherer.open()
+        make_steady(loop, gatherer, wire)
         say(gatherer, "a", "b")
         await loop.step(0.0)
         gatherer.stop()
-        await loop.step(2 * GATHER_S)
+        await loop.step(2 * LOOK_S)
 
-    assert play(work).pieces == ["a"]
+    assert play(work).pieces == []
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.0005])

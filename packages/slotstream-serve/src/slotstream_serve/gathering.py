@@ -1,8 +1,10 @@
 """Text of a fast reply, gathered for a moment so that several tokens share what sending costs.
 
 A token on its own costs a system call, the client's waking and whatever else that displaces on a machine whose cores
-all compute.  Slow tokens are sent as they come.  Those that come while the last ones are hardly out wait until
-`GATHER_S` have passed, which is less than the time between two pictures of a display.
+all compute.  Tokens that are slow, or come unevenly, are sent as they come.  In a steady and fast reply they wait until
+`GATHER_S` have passed since the last were sent, which is less than the time between two pictures of a display; the next
+token sends them.  Should a steady reply stand still, the event loop does, which looks every `LOOK_S`: waking it costs
+the computation more than a token's whole way.
 """
 
 import asyncio
@@ -13,7 +15,12 @@ from collections.abc import Callable, Sequence
 from slotstream_serve.reply import TextDelta, ThinkingDelta
 
 GATHER_S = 0.012
-"""Text waits no longer than this for the text that follows it."""
+"""Text waits so long for the text that follows it."""
+FAST_S = 0.008
+STEADY = 4
+"""So many tokens in a row, each within `FAST_S` of the one before, make a reply steady."""
+LOOK_S = 0.1
+"""Text of a steady reply that stands still waits no longer than this, and `GATHER_S`."""
 
 Text = TextDelta | ThinkingDelta
 
@@ -45,7 +52,8 @@ class TextGatherer:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._waiting: list[Text] = []
-        self._due_s = 0.0
+        self._due_s = self._last_s = 0.0
+        self._fast = 0
         self._open = self._watched = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -58,7 +66,9 @@ class TextGatherer:
         with self._lock:
             self._waiting.append(event)
             now = self._clock()
-            if self._open and now >= self._due_s:
+            self._fast = self._fast + 1 if now - self._last_s < FAST_S else 0
+            self._last_s = now
+            if self._open and (self._fast < STEADY or now >= self._due_s):
                 self._open = self._write_all(now)
                 return self._open
             if self._watched or not self._open:
@@ -89,23 +99,17 @@ class TextGatherer:
         return self._write(events)
 
     def _look(self) -> None:
-        """Send what has waited long enough, and look again when more may have; rest when nothing came for a period."""
+        """Send what nothing followed, and look again while anything comes."""
         with self._lock:
             self._timer = None
-            if not self._open:
-                self._watched = False
-                return
             now = self._clock()
-            left_s = self._due_s - now
-            if left_s <= 0:
-                if not self._waiting:
-                    self._watched = False
-                    return
-                self._open = self._write_all(now)
-                left_s = GATHER_S
-            stuck = not self._open
-            self._watched = not stuck
+            self._watched = self._open and now - self._last_s < LOOK_S
+            if self._open and self._waiting and now >= self._due_s:
+                self._open = self._watched = self._write_all(now)
+                stuck = not self._open
+            else:
+                stuck = False
+            if self._watched:
+                self._timer = self._loop.call_later(LOOK_S, self._look)
         if stuck:
             self._stuck()
-        else:
-            self._timer = self._loop.call_later(left_s, self._look)
