@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.sanitized_modules import UNDEFINED, build_module, run_under_sanitizers
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CSRC = ROOT / "packages" / "slotpack" / "csrc"
 NATIVE = pathlib.Path(__file__).parent / "native"
@@ -44,6 +46,23 @@ def test_golden_files_replay_through_the_fuzz_target_under_sanitizers(
     build(NATIVE / "fuzz_decode.c", tmp_path / "replay", "-DREPLAY", *flags, *SANITIZE)
     files = sorted(str(path) for path in (NATIVE.parent / "golden").glob("*.bin"))
     assert f"replayed {len(files)} files" in run(tmp_path / "replay", *files)
+
+
+def fuzzed_module(folder: pathlib.Path, *, optimised: str, seed: int, rounds: int) -> None:
+    sources = [CSRC / name for name in ("codec.c", "frame.c", "batch.c", "encode.c")]
+    library = build_module(folder / "_codec.so", dict.fromkeys(sources, (optimised, *UNDEFINED)), "-std=c11")
+    taken, refused = run_under_sanitizers(NATIVE / "fuzz_module.py", str(library), str(seed), str(rounds)).split()
+    assert int(taken) > rounds / 10
+    assert int(refused) > rounds / 10
+
+
+def test_the_module_takes_or_refuses_any_frame_without_a_step_outside(tmp_path: pathlib.Path) -> None:
+    fuzzed_module(tmp_path, optimised="-O0", seed=1, rounds=150)
+
+
+@pytest.mark.slow
+def test_the_module_takes_or_refuses_many_frames_without_a_step_outside(tmp_path: pathlib.Path) -> None:
+    fuzzed_module(tmp_path, optimised="-O1", seed=2, rounds=20_000)
 
 
 def test_the_coder_needs_no_python_header() -> None:

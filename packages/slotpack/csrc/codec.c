@@ -152,6 +152,18 @@ static PyObject *wide_frames(PyObject *module, PyObject *ignored)
     return PyLong_FromSize_t(slotpack_wide_frames());
 }
 
+/* Whether the encoder takes the block: what a frame's reader would refuse, and blocks that are not coded at all. */
+static int check_block(const Py_buffer *view, uint8_t *frame, const slotpack_header *header)
+{
+    slotpack_header written;
+    if (view->len > (Py_ssize_t)SLOTPACK_MAX_RAW_BYTES)
+        return SLOTPACK_OVERSIZE;
+    if (header->kind == 0)
+        return SLOTPACK_HEADER_FIELD;
+    slotpack_write_header(frame, header);
+    return slotpack_read_header(frame, SLOTPACK_HEADER_BYTES, &written);
+}
+
 static PyObject *encode(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -166,9 +178,8 @@ static PyObject *encode(PyObject *module, PyObject *arguments)
     uint8_t *frame = malloc(SLOTPACK_HEADER_BYTES + capacity);
     size_t payload_bytes = 0;
     int code = SLOTPACK_NO_MEMORY;
-    if (frame != NULL) {
+    if (frame != NULL && (code = check_block(&view, frame, &header)) == SLOTPACK_OK) {
         Py_BEGIN_ALLOW_THREADS
-        slotpack_write_header(frame, &header);
         code = slotpack_encode_payload(view.buf, &header, frame + SLOTPACK_HEADER_BYTES, capacity, &payload_bytes);
         if (code == SLOTPACK_OK && !exact && payload_bytes >= (size_t)view.len)
             code = SLOTPACK_NOT_SMALLER;

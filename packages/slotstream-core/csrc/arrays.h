@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#include "matrices.h"
+
 #define MOST_ARRAYS 24 /* of one call */
 #define RELEASE_FROM 65536 /* values touched from which on the lock is released */
 
@@ -18,6 +20,7 @@ typedef struct {
     const char *name;
     Py_buffer views[MOST_ARRAYS];
     int count, failed;
+    const Py_buffer *indices; /* among the views; or null */
 } Call;
 
 typedef struct {
@@ -41,8 +44,19 @@ static inline Py_buffer *acquire(Call *call, PyObject *object, int flags) {
     return view;
 }
 
+/* A size made of two, which an argument may make too large for any number. */
+static inline int64_t times(Call *call, int64_t a, int64_t b) {
+    int64_t product;
+    if (!__builtin_mul_overflow(a, b, &product)) return product;
+    fail(call, "the sizes are too large");
+    return 0;
+}
+
+/* Values of four bytes may lie anywhere for Python, not for C. */
+static inline int is_aligned(const Py_buffer *view) { return (uintptr_t)view->buf % 4 == 0; }
+
 static inline int is_float(const Py_buffer *view) {
-    return view->itemsize == 4 && view->format != NULL && strcmp(view->format, "f") == 0;
+    return view->itemsize == 4 && view->format != NULL && strcmp(view->format, "f") == 0 && is_aligned(view);
 }
 
 static inline Rows rows_of(Call *call, PyObject *object, int flags) {
@@ -97,9 +111,23 @@ static inline void require(Call *call, int agrees, const char *what) {
     if (!call->failed && !agrees) fail(call, what);
 }
 
+/* A matrix by the address of its description, which its owner keeps valid. */
+static inline const ss_matrix *matrix_of(Call *call, PyObject *object) {
+    const ss_matrix *matrix = (const ss_matrix *)(intptr_t)integer(call, object);
+    require(call, call->failed || ss_check_matrix(matrix) == SS_OK, "the matrix was refused");
+    return matrix;
+}
+
+static inline ss_pool *pool_of(Call *call, PyObject *object) {
+    ss_pool *pool = (ss_pool *)(intptr_t)integer(call, object);
+    require(call, pool != NULL, "there is no pool");
+    return pool;
+}
+
 static inline int starts(Call *call, const char *name, Py_ssize_t given, Py_ssize_t wanted) {
     call->name = name;
     call->count = call->failed = 0;
+    call->indices = NULL;
     if (given == wanted) return 1;
     PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, got %zd", name, wanted, given);
     call->failed = 1;
@@ -115,10 +143,28 @@ static inline PyObject *finish(Call *call) {
 static inline const int32_t *int32_array(Call *call, PyObject *object, int64_t *count, int flags) {
     Py_buffer *view = acquire(call, object, PyBUF_C_CONTIGUOUS | flags);
     if (view == NULL) return NULL;
-    if (view->itemsize != 4 || view->format == NULL || strchr("iIlL", view->format[0]) == NULL)
+    if (view->itemsize != 4 || view->format == NULL || view->format[0] == 0 ||
+        strchr("iIlL", view->format[0]) == NULL || !is_aligned(view))
         fail(call, "an array of integers is not 32 bits wide");
     *count = view->len / 4;
     return view->buf;
+}
+
+/* Indices, checked once, must not be what a call writes. */
+static inline const int32_t *indices(Call *call, PyObject *object, int64_t *count) {
+    const int32_t *values = int32_array(call, object, count, 0);
+    call->indices = values == NULL ? NULL : &call->views[call->count - 1];
+    return values;
+}
+
+static inline void keep_indices(Call *call) {
+    const Py_buffer *kept = call->indices;
+    for (int i = 0; !call->failed && kept != NULL && i < call->count; i++) {
+        const Py_buffer *other = &call->views[i];
+        if (other != kept && !other->readonly && (char *)other->buf < (char *)kept->buf + kept->len &&
+            (char *)kept->buf < (char *)other->buf + other->len)
+            fail(call, "an array shares memory with the indices");
+    }
 }
 
 #define RUN(size, statement)                                                                                           \

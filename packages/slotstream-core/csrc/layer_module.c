@@ -40,18 +40,34 @@ static int disagree(const char *what) {
     return 0;
 }
 
+/* A matrix by the address of its description; null with an error set when the products refuse it. */
+static const ss_matrix *described_matrix(long long address) {
+    const ss_matrix *matrix = (const ss_matrix *)(intptr_t)address;
+    if (ss_check_matrix(matrix) == SS_OK) return matrix;
+    PyErr_SetString(PyExc_ValueError, "layer: a matrix is missing or was refused");
+    return NULL;
+}
+
+static int is_tuple(PyObject *object, const char *what) {
+    if (PyTuple_Check(object)) return 1;
+    PyErr_Format(PyExc_TypeError, "layer: %s is not a tuple", what);
+    return 0;
+}
+
 static int describe_reader(Described *d, PyObject *from, ss_reader *reader) {
     long long down, up, inject, streams;
     PyObject *weight;
     int64_t values = 0;
+    if (!is_tuple(from, "a reader")) return 0;
     if (!PyArg_ParseTuple(from, "LLLOLf", &down, &up, &inject, &weight, &streams, &reader->eps)) return 0;
     reader->weight = vector(d, weight, &values);
     if (reader->weight == NULL) return 0;
-    if (!down || !up || !inject || streams < 1 || values < streams || values % streams)
-        return disagree("a reader lacks a matrix, or its weights are not those of its streams");
-    reader->down = (const ss_matrix *)(intptr_t)down;
-    reader->up = (const ss_matrix *)(intptr_t)up;
-    reader->inject = (const ss_matrix *)(intptr_t)inject;
+    if (streams < 1 || values < streams || values % streams)
+        return disagree("the weights of a reader are not those of its streams");
+    reader->down = described_matrix(down);
+    if (reader->down) reader->up = described_matrix(up);
+    if (reader->up) reader->inject = described_matrix(inject);
+    if (!reader->inject) return 0;
     reader->count = streams;
     reader->hidden = values / streams;
     if (reader->down->columns != values || reader->up->rows != values || reader->up->columns != reader->down->rows ||
@@ -61,14 +77,14 @@ static int describe_reader(Described *d, PyObject *from, ss_reader *reader) {
 }
 
 static int describe_maps(PyObject *from, int64_t columns, ss_maps *maps) {
-    if (!PyTuple_Check(from)) return disagree("maps are not a tuple");
+    if (!is_tuple(from, "a list of maps")) return 0;
     maps->count = PyTuple_Size(from);
     if (maps->count < 1 || maps->count > SS_MOST_MAPS) return disagree("one to four maps share an input");
     for (int64_t i = 0; i < maps->count; i++) {
         long long address = PyLong_AsLongLong(PyTuple_GetItem(from, i));
         if (address == -1 && PyErr_Occurred()) return 0;
-        if (!address) return disagree("a map is missing");
-        maps->map[i] = (const ss_matrix *)(intptr_t)address;
+        maps->map[i] = described_matrix(address);
+        if (!maps->map[i]) return 0;
         if (maps->map[i]->columns != columns) return disagree("maps of one input differ in columns");
     }
     return 1;
@@ -85,6 +101,7 @@ static int describe_delta(Described *d, PyObject *from, ss_layer *layer) {
     int silu_gate;
     PyObject *taps, *rate, *dt_bias, *norm_weight;
     int64_t values = 0, rates = 0, biases = 0;
+    if (!is_tuple(from, "the delta rule")) return 0;
     if (!PyArg_ParseTuple(from, "LLLLLLLLOOOOLLffi", &map[0], &column[0], &map[1], &column[1], &map[2], &column[2],
                           &map[3], &column[3], &taps, &rate, &dt_bias, &norm_weight, &key_heads, &key_dim,
                           &delta->norm_eps, &delta->key_eps, &silu_gate))
@@ -118,14 +135,15 @@ static int describe_experts(PyObject *from, int64_t hidden, ss_expert_layer *exp
     long long router, down, gate, top, map[2], column[2];
     int normalise;
     PyObject *shared;
+    if (!is_tuple(from, "the part of the experts")) return 0;
     if (!PyArg_ParseTuple(from, "LOLLLLLLLi", &router, &shared, &map[0], &column[0], &map[1], &column[1], &down, &gate,
                           &top, &normalise))
         return 0;
-    if (!router || !down || !gate) return disagree("a matrix of the experts is missing");
     if (!describe_maps(shared, hidden, &experts->shared)) return 0;
-    experts->router = (const ss_matrix *)(intptr_t)router;
-    experts->shared_down = (const ss_matrix *)(intptr_t)down;
-    experts->shared_gate = (const ss_matrix *)(intptr_t)gate;
+    experts->router = described_matrix(router);
+    if (experts->router) experts->shared_down = described_matrix(down);
+    if (experts->shared_down) experts->shared_gate = described_matrix(gate);
+    if (!experts->shared_gate) return 0;
     experts->top = top;
     experts->normalise = normalise;
     for (int i = 0; i < 2; i++) {
@@ -152,14 +170,13 @@ PyObject *ss_py_layer(PyObject *self, PyObject *const *args, Py_ssize_t count) {
                 describe_maps(args[2], layer->first.hidden, &layer->inputs);
     if (right) {
         output = PyLong_AsLongLong(args[3]);
-        right = !PyErr_Occurred() && (output || disagree("the output map is missing"));
+        right = !PyErr_Occurred();
     }
-    if (right) {
-        layer->output = (const ss_matrix *)(intptr_t)output;
+    if (right) right = (layer->output = described_matrix(output)) != NULL;
+    if (right)
         right = (layer->output->rows == layer->first.hidden && layer->second.hidden == layer->first.hidden &&
                  layer->second.count == layer->first.count) ||
                 disagree("the mixer's output and the streams differ in width");
-    }
     layer->has_delta = args[4] != Py_None;
     if (right && layer->has_delta) right = describe_delta(d, args[4], layer);
     if (right) right = describe_experts(args[5], layer->first.hidden, &layer->experts);
@@ -174,8 +191,6 @@ static const ss_layer *layer_of(Call *call, PyObject *object) {
     if (d == NULL) call->failed = 1;
     return d == NULL ? NULL : &d->layer;
 }
-
-static ss_pool *pool_of(Call *call, PyObject *object) { return (ss_pool *)(intptr_t)integer(call, object); }
 
 static Rows streams_of(Call *call, const ss_layer *layer, PyObject *object) {
     Rows streams = contiguous_rows(call, object);
@@ -296,12 +311,12 @@ PyObject *ss_py_join_experts(PyObject *self, PyObject *const *args, Py_ssize_t c
     const ss_layer *layer = layer_of(&call, args[0]);
     ss_pool *pool = pool_of(&call, args[1]);
     ss_routed r = {0};
-    r.gate = (const ss_matrix *)(intptr_t)integer(&call, args[2]);
-    r.up = (const ss_matrix *)(intptr_t)integer(&call, args[3]);
-    r.down = (const ss_matrix *)(intptr_t)integer(&call, args[4]);
+    r.gate = matrix_of(&call, args[2]);
+    r.up = matrix_of(&call, args[3]);
+    r.down = matrix_of(&call, args[4]);
     Rows streams = streams_of(&call, layer, args[10]);
     int64_t rows = streams.rows, places = 0;
-    require(&call, call.failed || (r.gate && r.up && r.down && r.gate->columns == layer->second.hidden &&
+    require(&call, call.failed || (r.gate->columns == layer->second.hidden &&
                                    r.down->rows == layer->second.hidden),
             "the experts' matrices do not fit the layer");
     if (!call.failed) {

@@ -44,7 +44,7 @@ static PyObject *py_mix_streams(PyObject *self, PyObject *const *args, Py_ssize_
     int64_t streams = integer(&call, args[2]);
     Rows mixed = output(&call, args[3]);
     require(&call, streams > 0 && gate.rows == normed.rows && gate.rows == mixed.rows && gate.width == normed.width &&
-                       gate.width == streams * mixed.width,
+                       gate.width == times(&call, streams, mixed.width),
             "the shapes of gate, normed and mixed disagree");
     RUN(gate.rows * gate.width,
         pieces->mix_streams(gate.data, normed.data, gate.rows, streams, mixed.width, mixed.data));
@@ -59,7 +59,7 @@ static PyObject *py_inject(PyObject *self, PyObject *const *args, Py_ssize_t cou
     Rows streams = input(&call, args[0]), injection = input(&call, args[1]), y = input(&call, args[2]);
     Rows out = output(&call, args[3]);
     require(&call, streams.rows == injection.rows && streams.rows == y.rows && streams.rows == out.rows &&
-                       streams.width == out.width && streams.width == injection.width * y.width,
+                       streams.width == out.width && streams.width == times(&call, injection.width, y.width),
             "the shapes of streams, injection, y and out disagree");
     require(&call, streams.rows < 2 || (streams.stride == streams.width && injection.stride == injection.width &&
                                         y.stride == y.width),
@@ -123,7 +123,7 @@ static PyObject *py_convolve(PyObject *self, PyObject *const *args, Py_ssize_t c
     Rows window = contiguous_rows(&call, args[0]), x = input(&call, args[1]), kernel = contiguous_rows(&call, args[2]);
     int64_t dilation = integer(&call, args[3]);
     Rows out = output(&call, args[4]);
-    require(&call, dilation > 0 && kernel.rows > 0 && window.rows == (kernel.rows - 1) * dilation,
+    require(&call, dilation > 0 && kernel.rows > 0 && window.rows == times(&call, kernel.rows - 1, dilation),
             "the window does not hold (taps - 1) * dilation rows");
     require(&call, x.rows == out.rows && x.width == out.width && x.width == kernel.width &&
                        (window.rows == 0 || x.width == window.width),
@@ -160,9 +160,10 @@ static PyObject *py_delta(PyObject *self, PyObject *const *args, Py_ssize_t coun
     require(&call, a.key_heads > 0 && rates > 0 && rates % a.key_heads == 0 && steps == rates, "heads disagree");
     require(&call, a.key_dim > 0 && a.key_dim <= SS_DELTA_DIM && dims > 0 && dims <= SS_DELTA_DIM,
             "a head is wider than this build allows");
-    require(&call, memory == rates * dims * a.key_dim, "the memory has another shape");
-    require(&call, convolved.width == 2 * a.key_heads * a.key_dim + rates * dims && gate.width == rates * dims &&
-                       step.width == rates && decay.width == rates && out.width == rates * dims,
+    require(&call, call.failed || memory == rates * dims * a.key_dim, "the memory has another shape");
+    require(&call, call.failed || (convolved.width == 2 * a.key_heads * a.key_dim + rates * dims &&
+                                   gate.width == rates * dims && step.width == rates && decay.width == rates &&
+                                   out.width == rates * dims),
             "the widths of convolved, gate, step, decay and out disagree");
     require(&call, gate.rows == a.rows && step.rows == a.rows && decay.rows == a.rows && out.rows == a.rows,
             "the arrays differ in rows");
@@ -194,7 +195,8 @@ static PyObject *py_norm_rotate(PyObject *self, PyObject *const *args, Py_ssize_
     require(&call, dim > 0 && out.width > 0 && out.width % dim == 0, "the weights do not divide a row");
     if (!call.failed) {
         int64_t heads = out.width / dim;
-        require(&call, head_stride >= 0 && x.width >= (heads - 1) * head_stride + dim, "the heads reach past a row");
+        require(&call, head_stride >= 0 && x.width >= dim && x.width - dim >= times(&call, heads - 1, head_stride),
+                "the heads reach past a row");
         require(&call, x.rows == out.rows && cosines.rows == x.rows && sines.rows == x.rows &&
                            cosines.width == sines.width && 2 * cosines.width <= dim,
                 "the shapes of x, angles and out disagree");
@@ -224,15 +226,15 @@ static PyObject *py_attend(PyObject *self, PyObject *const *args, Py_ssize_t cou
     a.dim = integer(&call, args[4]);
     a.key_count = integer(&call, args[5]);
     a.chosen = NULL;
-    require(&call, a.kv_heads > 0 && a.dim > 0 && queries % (a.kv_heads * a.dim) == 0 && keys == values &&
-                       keys % (a.kv_heads * a.dim) == 0,
+    int64_t position = a.kv_heads > 0 && a.dim > 0 ? times(&call, a.kv_heads, a.dim) : 0;
+    require(&call, position > 0 && queries % position == 0 && keys == values && keys % position == 0,
             "the shapes of q, keys and values disagree");
     if (!call.failed) {
-        int64_t capacity = keys / (a.kv_heads * a.dim), ids = 0;
+        int64_t capacity = keys / position, ids = 0;
         a.kv_stride = capacity * a.dim;
         a.heads = queries / a.dim;
         if (args[6] != Py_None) {
-            a.chosen = int32_array(&call, args[6], &ids, 0);
+            a.chosen = indices(&call, args[6], &ids);
             require(&call, ids == a.key_count, "the number of chosen keys is not key_count");
             check_chosen(&call, a.chosen, ids, capacity);
         }
@@ -244,6 +246,7 @@ static PyObject *py_attend(PyObject *self, PyObject *const *args, Py_ssize_t cou
     a.out = flat(&call, args[11], &outs, PyBUF_WRITABLE);
     require(&call, call.failed || (scores >= a.heads * a.key_count && outs == queries), "scores or out are too small");
     require(&call, call.failed || (0 <= first && first <= last && last <= a.heads), "the range of heads is outside");
+    keep_indices(&call);
     RUN((last - first) * a.key_count * a.dim, pieces->attend_heads(&a, first, last));
     return finish(&call);
 }
@@ -327,7 +330,7 @@ static PyObject *py_unpack(PyObject *self, PyObject *const *args, Py_ssize_t cou
     require(&call, (bits == 4 || bits == 8) && group_size > 0 && group_size % 8 == 0 && out.width % group_size == 0,
             "only groups of whole words of 4 or 8 bits can be unpacked");
     require(&call, call.failed || (words * 32 == out.rows * out.width * bits && scales == biases &&
-                                   scales * group_size == out.rows * out.width),
+                                   times(&call, scales, group_size) == out.rows * out.width),
             "the sizes of packed, scales, biases and out disagree");
     RUN(out.rows * out.width,
         pieces->unpack(packed, scale, bias, out.rows, out.width, (int32_t)bits, group_size, out.data));
@@ -339,8 +342,8 @@ static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t c
     (void)self;
     Call call;
     if (!starts(&call, "multiply", count, 4)) return NULL;
-    ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[0]);
-    const ss_matrix *matrix = (const ss_matrix *)(intptr_t)integer(&call, args[1]);
+    ss_pool *pool = pool_of(&call, args[0]);
+    const ss_matrix *matrix = matrix_of(&call, args[1]);
     Rows x = contiguous_rows(&call, args[2]), out = output(&call, args[3]);
     require(&call, call.failed || (x.width == matrix->columns && out.width == matrix->rows && x.rows == out.rows),
             "the shapes of x, the matrix and out disagree");
@@ -358,11 +361,11 @@ static PyObject *py_read_streams(PyObject *self, PyObject *const *args, Py_ssize
     Call call;
     if (!starts(&call, "read_streams", count, 13)) return NULL;
     int64_t weights = 0;
-    ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[0]);
+    ss_pool *pool = pool_of(&call, args[0]);
     ss_reader r = {0};
-    r.down = (const ss_matrix *)(intptr_t)integer(&call, args[1]);
-    r.up = (const ss_matrix *)(intptr_t)integer(&call, args[2]);
-    r.inject = (const ss_matrix *)(intptr_t)integer(&call, args[3]);
+    r.down = matrix_of(&call, args[1]);
+    r.up = matrix_of(&call, args[2]);
+    if (integer(&call, args[3]) != 0) r.inject = matrix_of(&call, args[3]);
     Rows streams = input(&call, args[4]);
     r.weight = flat(&call, args[5], &weights, 0);
     r.count = integer(&call, args[6]);
@@ -370,7 +373,7 @@ static PyObject *py_read_streams(PyObject *self, PyObject *const *args, Py_ssize
     Rows normed = output(&call, args[8]), low = output(&call, args[9]), gate = output(&call, args[10]);
     Rows mixed = output(&call, args[11]), injection = output(&call, args[12]);
     r.hidden = mixed.width;
-    require(&call, call.failed || (r.count > 0 && streams.width == r.count * mixed.width && weights == streams.width &&
+    require(&call, call.failed || (r.count > 0 && streams.width == times(&call, r.count, mixed.width) && weights == streams.width &&
                                    normed.width == weights && gate.width == weights && r.down->columns == weights &&
                                    r.down->rows == low.width && r.up->columns == low.width && r.up->rows == weights),
             "the shapes of streams, weights and maps disagree");
@@ -394,14 +397,15 @@ static PyObject *py_experts(PyObject *self, PyObject *const *args, Py_ssize_t co
     (void)self;
     Call call;
     if (!starts(&call, "experts", count, 7)) return NULL;
-    ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[0]);
-    const ss_matrix *gate = (const ss_matrix *)(intptr_t)integer(&call, args[1]);
-    const ss_matrix *up = (const ss_matrix *)(intptr_t)integer(&call, args[2]);
-    const ss_matrix *down = (const ss_matrix *)(intptr_t)integer(&call, args[3]);
+    ss_pool *pool = pool_of(&call, args[0]);
+    const ss_matrix *gate = matrix_of(&call, args[1]);
+    const ss_matrix *up = matrix_of(&call, args[2]);
+    const ss_matrix *down = matrix_of(&call, args[3]);
     Rows x = contiguous_rows(&call, args[4]);
     int64_t places = 0;
-    const int32_t *slots = int32_array(&call, args[5], &places, 0);
+    const int32_t *slots = indices(&call, args[5], &places);
     Rows out = output(&call, args[6]);
+    keep_indices(&call);
     require(&call, call.failed || (x.rows > 0 && places % x.rows == 0 && out.rows == places &&
                                    x.width == gate->columns && out.width == down->rows),
             "the shapes of x, the matrices, slots and out disagree");
@@ -415,9 +419,9 @@ static PyObject *py_experts(PyObject *self, PyObject *const *args, Py_ssize_t co
 /* is_narrow(matrix): whether a product with it stays on the calling thread */
 static PyObject *py_is_narrow(PyObject *self, PyObject *matrix) {
     (void)self;
-    long long address = PyLong_AsLongLong(matrix);
-    if (address == -1 && PyErr_Occurred()) return NULL;
-    return PyBool_FromLong(ss_is_narrow((const ss_matrix *)(intptr_t)address));
+    Call call = {.name = "is_narrow"};
+    const ss_matrix *found = matrix_of(&call, matrix);
+    return call.failed ? NULL : PyBool_FromLong(ss_is_narrow(found));
 }
 
 /* instruction_sets() -> names that this processor can run, best first */

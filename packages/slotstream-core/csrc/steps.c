@@ -234,7 +234,7 @@ static void move_window(const float *window, int64_t kept, const float *x, int64
     for (int64_t i = 0; i < kept; i++) {
         int64_t row = rows - kept + i;
         const float *from = row < 0 ? window + (kept + row) * channels : x + row * stride;
-        memcpy(to + i * channels, from, (size_t)channels * sizeof *to);
+        memmove(to + i * channels, from, (size_t)channels * sizeof *to);
     }
 }
 

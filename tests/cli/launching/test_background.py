@@ -110,6 +110,13 @@ def test_a_new_server_gets_what_was_asked_with_every_digit() -> None:
     ]
 
 
+def test_a_new_server_reads_from_the_copies_that_were_named() -> None:
+    copies = wishes(mirrors=(Path("/disk one/model"), Path("/two")))
+    assert serve_arguments(copies, 80)[-4:] == ["--mirror", "/disk one/model", "--mirror", "/two"]
+    (note,) = decide(running_server(), IDLE, None, PORT, copies).notes
+    assert "--mirror is for a new one" in note
+
+
 class Stopping(ServerPort):
     """A port where a server stops while it is asked."""
 

@@ -182,6 +182,16 @@ def test_conversations_are_kept_under_a_relative_root_as_seen_from_here(
     assert f"--prefix-cache-dir '{desk.home}/kept here/prefix-cache'" in said
 
 
+def test_copies_of_the_model_are_named_to_the_server_as_seen_from_here(
+    invoke: Invoke, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(desk.home)
+    copies = ("--mirror", "a copy", "--mirror", "~/another")
+    code, said = invoke_launch(invoke, desk, monkeypatch, "--allow-small-window", "--dry-run", *copies, "pi")
+    assert code == 0
+    assert f"--mirror '{desk.home}/a copy' --mirror {desk.home}/another" in said
+
+
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import click
 
 from slotstream_cli.number_options import FiniteRange
+from slotstream_cli.reading_options import mirror_option
 from slotstream_serve.defaults import DEFAULT_PORT, MOST_IDLE_MINUTES
 
 _SIZE = FiniteRange(0, 1e6, min_open=True)
@@ -32,6 +34,7 @@ _LONGEST = FiniteRange(0, MOST_IDLE_MINUTES)
     metavar="MINUTES",
     help="How long a server this starts outlives its last agent; 0: until `slotstream stop`.",
 )
+@mirror_option
 @click.option("--no-start", is_flag=True, help="Use a running server only.")
 @click.option("--allow-small-window", is_flag=True, help="Start the agent below the window it needs, with a note.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, secrets hidden; start and write nothing.")
@@ -44,6 +47,7 @@ def command(
     memory_gb: float | None,
     memory_limit_gb: float | None,
     idle_exit: float,
+    mirrors: tuple[Path, ...],
     no_start: bool,
     allow_small_window: bool,
     dry_run: bool,
@@ -70,5 +74,6 @@ def command(
         may_start=not no_start,
         any_window=allow_small_window,
         prefix_cache=root_directory().absolute() / "prefix-cache",
+        mirrors=tuple(mirror.expanduser().absolute() for mirror in mirrors),
     )
     launch(agent, arguments, wishes, port=port, dry_run=dry_run)

@@ -39,6 +39,7 @@ class Wishes:
         may_start: Whether a server may be started or restarted.
         any_window: Whether a window below the agent's minimum will do.
         prefix_cache: Where a new server keeps conversations on disk, or None.
+        mirrors: Absolute paths of other copies of the model that a new server reads experts from.
     """
 
     agent: Agent
@@ -50,6 +51,7 @@ class Wishes:
     may_start: bool = True
     any_window: bool = False
     prefix_cache: Path | None = None
+    mirrors: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,7 @@ def serve_arguments(wishes: Wishes, port: int) -> list[str]:
         ("--memory-limit-gb", wishes.memory_limit_gb),
         ("--idle-exit", wishes.idle_exit_minutes or None),
         ("--prefix-cache-dir", wishes.prefix_cache),
+        *(("--mirror", mirror) for mirror in wishes.mirrors),
     ):
         if value is not None:
             words += [option, f"{value:.15g}" if isinstance(value, float) else str(value)]
@@ -158,6 +161,8 @@ def _differences(served: ServedModel, status: Mapping[str, Any], wishes: Wishes)
         notes.append(
             f"the server on port {served.port} keeps its memory limit, {held}; --memory-limit-gb is for a new one"
         )
+    if wishes.mirrors:
+        notes.append(f"the server on port {served.port} reads what it was started with; --mirror is for a new one")
     return tuple(notes)
 
 

@@ -1,0 +1,59 @@
+"""Arguments that look right one by one and are not: refused by `_native`, with nothing written."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from slotstream_core.native.binding import library_path
+from slotstream_core.native.checking import random_matrix
+
+if library_path() is None:
+    pytest.skip("installed without a compiler", allow_module_level=True)
+
+from slotstream_core import _native
+
+
+def test_sizes_whose_product_is_no_number_are_refused() -> None:
+    values, out = np.ones(64, np.float32), np.zeros(64, np.float32)
+    for kv_heads, dim in ((2**32, 2**32), (2**62, 2), (2**63 - 1, 2**63 - 1)):
+        with pytest.raises(ValueError, match="attend: "):
+            _native.attend(values, values, values, kv_heads, dim, 1, None, 1.0, out.copy(), 0, 0, out)
+    rows = np.ones((2, 8), np.float32)
+    with pytest.raises(ValueError, match="too large"):
+        _native.mix_streams(rows, rows, 2**62, rows.copy())
+    with pytest.raises(ValueError, match="too large"):
+        _native.convolve(rows, rows, np.ones((3, 8), np.float32), 2**62, rows.copy())
+
+
+def test_indices_that_a_call_would_write_over_are_refused() -> None:
+    memory = np.zeros(64, np.float32)
+    chosen, out = memory[32:36].view(np.int32), memory[32:64]
+    keys = np.ones((1, 4, 32), np.float32)
+    with pytest.raises(ValueError, match="shares memory with the indices"):
+        _native.attend(keys[0, 0], keys, keys, 1, 32, 4, chosen, 1.0, np.zeros(4, np.float32), 0, 1, out)
+    matrix, _ = random_matrix(np.random.default_rng(0), (2, 32, 32), bits=4, group_size=32)
+    rows, address = np.zeros((3, 32), np.float32), ctypes.addressof(matrix.structure)
+    slots = rows.reshape(-1)[90:93].view(np.int32).reshape(3, 1)
+    with pytest.raises(ValueError, match="shares memory with the indices"):
+        _native.experts(1, address, address, address, np.ones((3, 32), np.float32), slots, rows)
+    assert not memory.any()
+    assert not rows.any()
+
+
+def test_a_matrix_or_a_pool_that_is_not_there_is_refused() -> None:
+    x, out = np.ones((1, 32), np.float32), np.zeros((1, 4), np.float32)
+    matrix, _ = random_matrix(np.random.default_rng(0), (4, 32), bits=4, group_size=32)
+    for pool, address, words in ((0, ctypes.addressof(matrix.structure), "no pool"), (1, 0, "refused")):
+        with pytest.raises(ValueError, match=words):
+            _native.multiply(pool, address, x, out)
+    with pytest.raises(ValueError, match="refused"):
+        _native.is_narrow(0)
+    with pytest.raises(TypeError, match="a reader is not a tuple"):
+        _native.layer(None, None, (), 0, None, ())  # type: ignore[arg-type]
+
+
+def test_values_between_their_places_are_refused() -> None:
+    memory = memoryview(bytearray(65))[1:].cast("f")
+    with pytest.raises(ValueError, match="not float32"):
+        _native.silu(memory)  # type: ignore[arg-type]
