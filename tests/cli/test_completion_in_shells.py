@@ -91,7 +91,7 @@ def test_zsh_completes_a_command_and_an_option(tmp_path: Path) -> None:
         terminal.type("slotstream context-c\t")
         terminal.shows("heck ")  # it writes what it adds
         terminal.type("--max-c\t")
-        terminal.shows("ontext")
+        terminal.shows("text")
 
 
 def test_fish_completes_a_command_and_an_option(tmp_path: Path) -> None:
