@@ -13,7 +13,7 @@ coder = Extension(
     sources=["csrc/codec.c", "csrc/frame.c", "csrc/batch.c", "csrc/encode.c"],
     depends=["csrc/rans.h", "csrc/nibbles.h", "csrc/wide.h", "csrc/quantised.h", "csrc/frame.h"],
     include_dirs=["csrc"],
-    extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra", *flags],
+    extra_compile_args=["-std=c11", "-O3", "-g0", "-Wall", "-Wextra", *flags],
     extra_link_args=flags,
     py_limited_api=True,
     optional=True,

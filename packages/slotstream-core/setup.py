@@ -1,8 +1,10 @@
-"""Builds the native library when a compiler is there; without one the package runs on MLX's own operations."""
+"""Builds the native library when a compiler is there; without one the package runs on MLX's own operations.
+
+Nothing is built for macOS, where MLX computes on Metal, nor with SLOTSTREAM_WITHOUT_NATIVE=1: the wheel is pure then.
+"""
 
 import os
-import platform
-import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ from setuptools.command.build_ext import build_ext
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
 SANITIZING = SANITIZE if os.environ.get("SLOTSTREAM_SANITIZE") == "1" else []
 
-# -ffp-contract=off: a sum is rounded as it is written, whatever the compiler.
-FLAGS = ["-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
+# -ffp-contract=off: a sum is rounded as it is written, whatever the compiler. -g0: no paths of the building machine.
+FLAGS = ["-std=gnu11", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
 
 # Only these files may use more than the least of the architecture: they run after the processor was asked.
 AVX2 = ["-mavx2", "-mfma"]
@@ -27,7 +29,9 @@ X86_FLAGS = {
 }
 # Plain loops, which the compiler turns into vectors.
 VECTORISED = {"pieces.c": ["-O3"], "pieces_avx2.c": ["-O3"], "segments.c": ["-O3"]}
-WITH_X86 = sys.platform == "linux" and platform.machine() == "x86_64"
+TARGET = sysconfig.get_platform()  # of the wheel, which a cross compiler may build elsewhere
+WITH_X86 = TARGET == "linux-x86_64"
+WITHOUT_NATIVE = not TARGET.startswith("linux-") or os.environ.get("SLOTSTREAM_WITHOUT_NATIVE") == "1"
 
 SOURCES = (
     "kernels_scalar.c",
@@ -113,7 +117,7 @@ blas = Extension(
 )
 
 setup(
-    ext_modules=[native, blas] if sys.platform == "linux" else [native],
+    ext_modules=[] if WITHOUT_NATIVE else [native, blas],
     cmdclass={"build_ext": BuildByFile},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={} if WITHOUT_NATIVE else {"bdist_wheel": {"py_limited_api": "cp311"}},
 )

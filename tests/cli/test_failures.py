@@ -28,6 +28,7 @@ NEEDS_ROOT = (
     ("context-check",),
     ("elastic-check",),
     ("elastic-drill",),
+    ("sweep-check",),
     ("lookahead-fit",),
     ("lookahead-report",),
 )

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "prefix-exact-check": ("prefix_exact_check", "Check that going on from kept conversations is exact."),
         "elastic-check": ("elastic_check", "Check that resizing the expert pool leaves the output alone."),
         "elastic-drill": ("elastic_drill", "Drive the memory governor through pressure and recovery."),
+        "sweep-check": ("sweep_check", "Check that reading a prompt expert by expert leaves the reply alone."),
         "calibrate": ("calibrate", "Measure a model on this machine for doctor's forecast."),
         "lookahead-fit": ("lookahead_fit", "Learn the correction of a model's expert forecasts."),
         "lookahead-report": ("lookahead_report", "Measure what reading experts ahead does here."),
