@@ -166,3 +166,18 @@ def test_without_a_cuda_runtime_slots_are_written_in_place(
     monkeypatch.setattr(cuda_module, "RUNTIME", "libnosuchruntime.so")
     assert cuda_memory().direct
     assert "libnosuchruntime.so" in caplog.text
+
+
+def test_pieces_made_of_whole_blocks_begin_on_one_in_every_slot_that_the_host_writes(
+    stored: ExpertFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotstream_core.experts.slots.DIRECT_ALIGNMENT", 256)
+    layout = stored.layout()
+    arrays = SlotArrays(layout, 3)
+    whole = [kind.slot_bytes % 256 == 0 for kind in layout.kinds]
+    assert any(whole)
+    for kind, aligned, address, array in zip(layout.kinds, whole, arrays.addresses, arrays.by_kind, strict=True):
+        assert array.shape == (3, *kind.shape)
+        assert not aligned or address % 256 == 0
+    arrays.grow(5)
+    assert all(address % 256 == 0 for aligned, address in zip(whole, arrays.addresses, strict=True) if aligned)

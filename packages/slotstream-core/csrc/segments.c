@@ -283,14 +283,46 @@ static char *read_blocks(ss_segment *segment, const ss_lane_settings *settings, 
     return fill(segment, settings, &part, 1, segment->offset - before, before + segment->bytes) ? NULL : scratch + before;
 }
 
-static int read_by_scratch(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
-    const char *stored = read_blocks(segment, settings, scratch);
-    for (int32_t i = 0; stored && i < segment->count; i++) {
-        ss_piece *piece = &plan->pieces[segment->first + i];
-        settle(plan, piece, stored);
-        stored += plan->kinds[piece->kind].disk_bytes;
+/* Whether a piece that begins `start` bytes into whole blocks can be read straight into its slot: both consist of whole
+ * blocks. On macOS slots may be shared with a GPU, whose memory a read past the cache is not to be made into. */
+static int takes_blocks(const ss_plan *plan, const ss_piece *piece, int64_t start, int64_t alignment) {
+#if defined(__APPLE__)
+    (void)plan, (void)piece, (void)start, (void)alignment;
+    return 0;
+#else
+    const ss_piece_kind *kind = &plan->kinds[piece->kind];
+    return kind->change == SS_AS_STORED &&
+           ((uint64_t)start | (uint64_t)kind->disk_bytes | (uintptr_t)place_of(plan, piece)) % (uint64_t)alignment == 0;
+#endif
+}
+
+/* Read whole blocks around a segment: pieces made of whole blocks into their slots, and what lies between these into
+ * scratch, at the same distance from its start as from the first block's. */
+static int read_by_blocks(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
+    struct iovec parts[2 * PIECES_PER_READ + 1];
+    int64_t before = segment->offset % settings->alignment, start = before, kept = 0; /* up to `kept` has a place */
+    int32_t count = 0;
+    for (int32_t i = 0; i < segment->count; i++) {
+        const ss_piece *piece = &plan->pieces[segment->first + i];
+        int64_t bytes = plan->kinds[piece->kind].disk_bytes;
+        if (takes_blocks(plan, piece, start, settings->alignment)) {
+            if (start > kept) parts[count++] = (struct iovec){scratch + kept, (size_t)(start - kept)};
+            parts[count++] = (struct iovec){place_of(plan, piece), (size_t)bytes};
+            kept = start + bytes;
+        }
+        start += bytes;
     }
-    return stored ? 0 : -1;
+    int64_t blocks = blocks_of(segment, settings);
+    if (blocks > kept) parts[count++] = (struct iovec){scratch + kept, (size_t)(blocks - kept)};
+    if (fill(segment, settings, parts, count, segment->offset - before, before + segment->bytes)) return -1;
+    start = before;
+    for (int32_t i = 0; i < segment->count; i++) {
+        ss_piece *piece = &plan->pieces[segment->first + i];
+        int in_place = takes_blocks(plan, piece, start, settings->alignment);
+        settle(plan, piece, in_place ? place_of(plan, piece) : scratch + start);
+        start += plan->kinds[piece->kind].disk_bytes;
+    }
+    return 0;
 }
 
 /* Read a segment into scratch and begin to copy it from there. */
@@ -331,7 +363,7 @@ void ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *setting
             failed = read_for_device(plan, segment, settings, scratch + used, stream);
             used += blocks;
         } else {
-            failed = settings->alignment > 1 ? read_by_scratch(plan, segment, settings, scratch)
+            failed = settings->alignment > 1 ? read_by_blocks(plan, segment, settings, scratch)
                                              : read_in_place(plan, segment, settings, scratch);
         }
         for (int32_t i = 0; failed && i < segment->count; i++)

@@ -193,6 +193,78 @@ static void read_at_random(place *p, int demand, int ahead, int direct, int roun
     free(scratch);
 }
 
+/* Notes whether a read goes into a range of memory, and reads a block at a time if told so. */
+typedef struct watched {
+    const char *from, *to;
+    int inside, outside, by_block;
+} watched;
+
+static int64_t noting(void *context, int32_t fd, const struct iovec *parts, int32_t count, int64_t offset) {
+    watched *w = context;
+    for (int32_t i = 0; i < count; i++) {
+        const char *base = parts[i].iov_base;
+        CHECK((uintptr_t)base % ALIGNED == 0 && parts[i].iov_len % ALIGNED == 0 && offset % ALIGNED == 0);
+        if (base >= w->from && base < w->to) w->inside++;
+        else w->outside++;
+    }
+    struct iovec first = {parts[0].iov_base, ALIGNED};
+    ssize_t found = w->by_block ? preadv(fd, &first, 1, offset) : preadv(fd, parts, count, offset);
+    return found < 0 ? -errno : found;
+}
+
+/* Records of three blocks: a piece of two, and two halves of one of which the first is widened. Where blocks of the file
+ * and of the slots coincide, the first piece never comes through scratch. */
+static void read_whole_blocks_in_place(void) {
+    enum { WHOLE = 2 * ALIGNED, HALF = ALIGNED / 2, RECORD = 3 * ALIGNED, COUNT = 5 };
+    int64_t size = 2 * ALIGNED + COUNT * RECORD;
+    char *contents = malloc((size_t)size), *scratch = block(2), *slots = block(1);
+    for (int64_t i = 0; i < size; i++) contents[i] = (char)(number(256) & 0x3f); /* finite */
+    char name[] = "lanes_test_XXXXXX";
+    int fd = mkstemp(name);
+    CHECK(fd >= 0 && write(fd, contents, (size_t)size) == size);
+    unlink(name);
+    for (int way = 0; way < 6; way++) {
+        int64_t in_file = way % 3 == 1 ? 512 : 0, in_memory = way % 3 == 2 ? 64 : 0;
+        watched w = {.from = slots, .to = slots + LONG, .by_block = way >= 3};
+        ss_lane_settings settings = settings_of(scratch, 1, 0, NULL);
+        settings.alignment = ALIGNED, settings.merge_bytes = 1 << 16, settings.read = noting, settings.context = &w;
+        char *whole = slots + in_memory, *wide = slots + LONG / 4, *half = slots + LONG / 2;
+        ss_piece_kind kinds[] = {{whole, COUNT, WHOLE, WHOLE, SS_AS_STORED, SS_UNCHECKED},
+                                 {wide, COUNT, 2 * HALF, HALF, SS_WIDENED, SS_FINITE_BFLOAT16},
+                                 {half, COUNT, HALF, HALF, SS_AS_STORED, SS_FINITE_FLOAT32}};
+        ss_lanes *lanes = NULL;
+        CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+        int64_t numbers[COUNT * 8], *next = numbers;
+        for (int r = 0; r < COUNT; r++) {
+            int64_t at = ALIGNED + in_file + r * RECORD;
+            int64_t one[] = {COUNT - 1 - r, 1, fd, at, fd, at + WHOLE, fd, at + WHOLE + HALF};
+            memcpy(next, one, sizeof one), next += 8;
+        }
+        memset(slots, 0x55, LONG);
+        ss_batch *batch = NULL;
+        CHECK(ss_batch_create(lanes, kinds, 3, numbers, COUNT, &batch) == SS_OK);
+        CHECK(ss_batch_submit(batch) == SS_OK);
+        while (!ss_batch_wait(batch, 1000)) {}
+        CHECK(!ss_batch_state_of(batch)->failures && ss_batch_state_of(batch)->bytes_read == COUNT * RECORD);
+        for (int r = 0; r < COUNT; r++) {
+            int64_t where = COUNT - 1 - r;
+            const char *stored = contents + ALIGNED + in_file + r * RECORD;
+            CHECK(memcmp(whole + where * WHOLE, stored, WHOLE) == 0);
+            CHECK(memcmp(half + where * HALF, stored + WHOLE + HALF, HALF) == 0);
+            for (int i = 0; i < HALF / 2; i++)
+                CHECK(memcmp(wide + where * 2 * HALF + 4 * i, "\0\0", 2) == 0 &&
+                      memcmp(wide + where * 2 * HALF + 4 * i + 2, stored + WHOLE + 2 * i, 2) == 0);
+        }
+        CHECK((w.inside > 0) == (way % 3 == 0) && w.outside > 0);
+        ss_batch_release(batch);
+        finish(lanes);
+    }
+    close(fd);
+    free(contents);
+    free(scratch);
+    free(slots);
+}
+
 static void report_faults(place *p) {
     char *scratch = block(3);
     script s = fresh();
@@ -442,6 +514,7 @@ int main(void) {
         read_at_random(&p, demand, 2, 0, 300);
         if (p.direct_fd >= 0) read_at_random(&p, demand, 2, 1, 100);
     }
+    read_whole_blocks_in_place();
     report_faults(&p);
     keep_order(&p);
     close_meanwhile(&p);

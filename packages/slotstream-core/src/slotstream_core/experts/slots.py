@@ -6,12 +6,15 @@ MLX's back, which is safe exactly because a slot that unevaluated work may read 
 
 from __future__ import annotations
 
+import math
+
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.experts.layout import ExpertLayout, PieceDtype, PieceKind, Projection
 from slotstream_core.experts.slot_memory import Bytes, HostMemory, SlotMemory
+from slotstream_core.experts.sources import DIRECT_ALIGNMENT
 from slotstream_core.experts.stacks import DenseStack, ExpertArrays, QuantizedStack, Stack
 
 MLX_DTYPES: dict[PieceDtype, mx.Dtype] = {
@@ -74,8 +77,7 @@ class SlotArrays:
             values[:] = narrowed(floats)
 
     def _append(self, kind: PieceKind) -> None:
-        array = mx.zeros((self.slot_count, *kind.shape), dtype=MLX_DTYPES[kind.slot_dtype])
-        mx.eval(array)
+        array = _zeros((self.slot_count, *kind.shape), kind, self.memory)
         window = memoryview(array).cast("B")  # type: ignore[arg-type]
         self.memory.keep(window)
         self.by_kind.append(array)
@@ -127,6 +129,27 @@ class SlotArrays:
             bits=quantization.bits,
             group_size=quantization.group_size,
         )
+
+
+def _zeros(shape: tuple[int, ...], kind: PieceKind, memory: SlotMemory) -> mx.array:
+    """Make the evaluated array of one kind.
+
+    Where the host writes slots itself and a piece consists of whole blocks of a disk, the first slot begins on such a
+    block, and so does every other: reads past the page cache then bring the piece straight there.
+    """
+    dtype = MLX_DTYPES[kind.slot_dtype]
+    if not memory.direct or kind.slot_bytes % DIRECT_ALIGNMENT:
+        array = mx.zeros(shape, dtype=dtype)
+        mx.eval(array)
+        return array
+    count = math.prod(shape)
+    block = mx.zeros((count + DIRECT_ALIGNMENT // dtype.size,), dtype=dtype)
+    mx.eval(block)
+    address = np.frombuffer(memoryview(block).cast("B"), np.uint8).ctypes.data  # type: ignore[arg-type]
+    first = -address % DIRECT_ALIGNMENT // dtype.size
+    array = block[first : first + count].reshape(shape)  # the same memory
+    mx.eval(array)
+    return array
 
 
 def converted(kind: PieceKind, stored: Bytes) -> Bytes:
