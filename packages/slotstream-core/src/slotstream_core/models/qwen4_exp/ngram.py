@@ -1,6 +1,6 @@
 """The n-gram embedding: hashed rows of the last tokens, gated into every residual stream."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -186,14 +186,21 @@ class NgramLayer:
         Raises:
             ExpertReadError: A row could not be read.
         """
+        return self.begin_look_up(ids, state)()
+
+    def begin_look_up(self, ids: Ids, state: NgramState) -> Callable[[], mx.array]:
+        """Start to read the rows of `look_up`; what is returned gives its result, once, and raises what it raises."""
         rows = self._hash.rows(state.context, ids)
         if len(ids) == 1:  # few rows, which are seldom the same
             own = rows[0].tolist()
             order = sorted(set(own))
             places = np.array([[order.index(row) for row in own]], np.intp)
-            return self._embed(self.cache.fetch(np.array(order, np.int64)), places)
-        distinct, inverse = np.unique(rows, return_inverse=True)
-        return self._embed(self.cache.fetch(distinct), inverse.reshape(len(ids), -1))
+            fetch = self.cache.begin(np.array(order, np.int64))
+        else:
+            distinct, inverse = np.unique(rows, return_inverse=True)
+            places = inverse.reshape(len(ids), -1)
+            fetch = self.cache.begin(distinct)
+        return lambda: self._embed(fetch.finish(), places)
 
     def _embed(self, packed: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> mx.array:
         """The rows at ``places`` [T, heads] of ``packed`` ones, side by side: [T, heads * row width]."""

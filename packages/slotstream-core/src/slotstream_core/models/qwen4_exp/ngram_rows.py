@@ -4,6 +4,8 @@ A table never enters memory: a row is one `pread` a piece (weights, scales and b
 request are read by several threads at once, and the packed bytes are kept first in, first out up to a byte budget.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -211,36 +213,38 @@ class RowCache:
         Raises:
             ExpertReadError: A read failed or ended early; the cache keeps only complete rows.
         """
+        return self.begin(rows).finish()
+
+    def begin(self, rows: npt.NDArray[np.int64]) -> RowFetch:
+        """Start to read those of some distinct rows [N] that are missing; finish that before the next is begun."""
         place_of = self._places.get
         places = np.array([place_of(row, -1) for row in rows.tolist()], np.int64)
         missing = np.flatnonzero(places < 0)
         self.hits += len(rows) - len(missing)
         self.misses += len(missing)
-        if not len(missing):
-            return self._kept[places]
-        read = self._read_parallel(rows[missing])
-        if len(missing) == len(rows):
-            packed = read
-        else:
-            packed = self._kept[places]  # of missing rows something else, replaced at once
-            packed[missing] = read
-        self._keep(rows[missing], read)
-        return packed
-
-    def _read_parallel(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-        out = np.empty((len(rows), self._reader.row_bytes), np.uint8)
-        lanes = min(READ_LANES, len(rows) // ROWS_PER_LANE)
-        if lanes <= 1:
-            self._reader.read(rows, out)
-            return out
-        cuts = np.linspace(0, len(rows), lanes + 1).astype(int).tolist()
-        jobs: list[Future[None]] = [
-            self._lanes.submit(self._reader.read, rows[a:b], out[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)
+        wanted = rows[missing]
+        out = np.empty((len(wanted), self._reader.row_bytes), np.uint8)
+        lanes = min(READ_LANES, max(1, len(wanted) // ROWS_PER_LANE)) if len(wanted) else 0
+        cuts = np.linspace(0, len(wanted), lanes + 1).astype(int).tolist()
+        jobs = [
+            self._lanes.submit(self._reader.read, wanted[a:b], out[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)
         ]
-        failures = [error for job in jobs if (error := job.exception()) is not None]
+        return RowFetch(self, rows, places, missing, out, jobs)
+
+    def finish(self, fetch: RowFetch) -> npt.NDArray[np.uint8]:
+        """See `RowFetch.finish`."""
+        failures = [error for job in fetch.jobs if (error := job.exception()) is not None]
         if failures:
             raise failures[0]
-        return out
+        missing, read = fetch.missing, fetch.read
+        if not len(missing):
+            return self._kept[fetch.places]
+        packed = read
+        if len(missing) < len(fetch.rows):
+            packed = self._kept[fetch.places]  # of missing rows something else, replaced at once
+            packed[missing] = read
+        self._keep(fetch.rows[missing], read)
+        return packed
 
     def _keep(self, rows: npt.NDArray[np.int64], read: npt.NDArray[np.uint8]) -> None:
         first = max(0, len(rows) - self.capacity_rows)
@@ -257,3 +261,39 @@ class RowCache:
     def kept_bytes(self) -> int:
         """Payload held now."""
         return len(self._places) * self._reader.row_bytes
+
+
+class RowFetch:
+    """Rows on their way from a `RowCache`, which makes these.
+
+    Attributes:
+        rows: What was asked for, [N].
+        places: Where the cache has them, [N]; -1 where it does not.
+        missing: Which are read, as indices into `rows`.
+        read: The bytes of those, complete once the jobs are done.
+        jobs: The reads.
+    """
+
+    def __init__(
+        self,
+        cache: RowCache,
+        rows: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
+        missing: npt.NDArray[np.intp],
+        read: npt.NDArray[np.uint8],
+        jobs: Sequence[Future[None]],
+    ) -> None:
+        self._cache = cache
+        self.rows = rows
+        self.places = places
+        self.missing = missing
+        self.read = read
+        self.jobs = jobs
+
+    def finish(self) -> npt.NDArray[np.uint8]:
+        """Wait for the reads; returns packed bytes [N, row_bytes].
+
+        Raises:
+            ExpertReadError: A read failed or ended early; the cache keeps only complete rows.
+        """
+        return self._cache.finish(self)

@@ -1,6 +1,6 @@
 """The text model: embedding, decoder layers over residual streams, final mixer and output head."""
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -144,6 +144,11 @@ class Qwen4ExpModel:
     def layers(self) -> Sequence[DecoderLayer]:
         """The decoder layers, first one first."""
         return self._layers
+
+    @property
+    def renewed_layers(self) -> Collection[int]:
+        """The first layer, and those before which n-grams are added to the streams."""
+        return {0, *self._ngrams}
 
     @property
     def key(self) -> str:
@@ -331,7 +336,7 @@ class Qwen4ExpModel:
     ) -> ForwardResult:
         state.begin_pass(self._key)
         positions = self._positions(state.length, len(tokens), record=record)
-        ngrams = self._look_up(tokens, state)
+        ngrams = self._begin_look_ups(tokens, state)
         ahead: AbstractContextManager[PassWatch | None] = nullcontext(watch)
         if decode and watch is None and self._forecasts is not None:
             ahead = self._forecasts.watching(len(tokens))
@@ -343,7 +348,7 @@ class Qwen4ExpModel:
                 if index in ngrams:
                     embeddings, ngram_state = ngrams[index]
                     streams = self._ngrams[index](
-                        streams, tokens, embeddings, ngram_state, start=positions.start, record=record
+                        streams, tokens, embeddings(), ngram_state, start=positions.start, record=record
                     )
                 streams = layer(streams, state.layers[index], positions, leases, watch)
             result = ForwardResult(logits=self._logits(streams, logits), streams=streams)
@@ -397,14 +402,19 @@ class Qwen4ExpModel:
         angles, block_angles = self._rotary.pass_angles(start, tokens, self.config.indexer_compress_ratio)
         return PassPositions(start=start, angles=angles, block_angles=block_angles, record=record)
 
-    def _look_up(self, tokens: Ids, state: SequenceState) -> dict[int, tuple[mx.array, NgramState]]:
-        """By layer with an n-gram part: the rows of ``tokens``, read before anything is computed, and its state."""
-        found: dict[int, tuple[mx.array, NgramState]] = {}
+    def _begin_look_ups(
+        self, tokens: Ids, state: SequenceState
+    ) -> dict[int, tuple[Callable[[], mx.array], NgramState]]:
+        """By layer with an n-gram part: what gives the embeddings of ``tokens``, and its state.
+
+        The rows are read while the layers before are computed.
+        """
+        found: dict[int, tuple[Callable[[], mx.array], NgramState]] = {}
         states = state.layers[len(self._layers) : len(self._layers) + len(self._ngrams)]
         for (layer, ngram), ngram_state in zip(self._ngrams.items(), states, strict=True):
             if not isinstance(ngram_state, NgramState):
                 raise StateError(f"a {type(ngram_state).__name__} was passed to the n-gram part of layer {layer}")
-            found[layer] = (ngram.look_up(tokens, ngram_state), ngram_state)
+            found[layer] = (ngram.begin_look_up(tokens, ngram_state), ngram_state)
         return found
 
     def _logits(self, streams: mx.array, wanted: Literal["last", "all"]) -> mx.array:
