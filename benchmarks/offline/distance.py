@@ -2,13 +2,15 @@
 
 A token can take no less than the larger of two times: what computing it takes with every expert in a slot, and what
 reading its missed bytes takes at the bandwidth that the same reader reaches without any computation.  All builds live
-in one process and continue the same prompt greedily in rotating order, each streamed one without reading ahead and with
-it; the ids must be equal.  The bound of each build uses the bytes that it missed without reading ahead.  Reported is
+in one process and continue the same prompt in rotating order, each streamed one without reading ahead and with it; the
+ids must be equal.  They continue greedily, except on a synthetic checkpoint: random weights soon repeat themselves, and
+a pool then holds what is asked for, so there every round feeds fresh random tokens, and the ids that would have been
+chosen are compared.  The bound of each build uses the bytes that it missed without reading ahead.  Reported is
 bound over measured time, so 1.0 is the limit, and what a token waited for records.  What is neither that wait nor the
 time of computing alone is named `rest`: the work of forecasts and of planning reads, and the cores that reading takes
-from computing.
+from computing.  Records that were missed, and those that were still on their way when asked for, are counted.
 
-    python -m benchmarks.offline.distance [--model DIR | --demo | --layers N] [--direct] [--record]
+    python -m benchmarks.offline.distance [--model DIR | --demo | --layers N [--repacked]] [--direct] [--record]
 
 Without `--model` or `--demo` a synthetic checkpoint with the published layer widths is written; its routing is uniform,
 so the pool hits no more often than it is large, which no trained model is so bad at.
@@ -45,6 +47,9 @@ class Rounds:
     processor_s: list[float] = field(default_factory=list)
     read_bytes: list[float] = field(default_factory=list)
     wait_s: list[float] = field(default_factory=list)
+    missed_records: list[float] = field(default_factory=list)
+    late_records: list[float] = field(default_factory=list)
+    wasted_bytes: list[float] = field(default_factory=list)
 
 
 Way = tuple[Build, Mode]
@@ -55,7 +60,7 @@ def main() -> None:
     options = parse()
     with ExitStack() as opened:
         directory = demo_directory() if options.demo else options.model
-        directory = directory or wide_checkpoint(opened, options.layers, options.directory)
+        directory = directory or wide_checkpoint(opened, options.layers, options.directory, repacked=options.repacked)
         ways: list[Way] = []
         for share in [1.0, *options.shares]:
             build = open_build(opened, directory, share, None, direct=options.direct)
@@ -63,12 +68,19 @@ def main() -> None:
             ways += [(build, mode) for mode in modes]
         bandwidth = statistics.median(read_alone(ways[-1][0]) for _ in range(3))
         ways[0][0].experts.load_all()
-        measured, disagreements = measure(ways, prompt=options.prompt, tokens=options.tokens, rounds=options.rounds)
+        measured, disagreements = measure(
+            ways,
+            prompt=options.prompt,
+            tokens=options.tokens,
+            rounds=options.rounds,
+            greedy=options.demo or options.model is not None,
+        )
     values, rows = judge(measured, bandwidth)
     values["rounds_with_different_ids"] = disagreements
     settings = {"prompt": options.prompt, "tokens": options.tokens, "rounds": options.rounds, "direct": options.direct}
     model = "demo" if options.demo else options.model.name if options.model else "wide"
-    settings |= {"layers": options.layers} if model == "wide" else {"model": model}
+    wide = {"layers": options.layers, "repacked": options.repacked}
+    settings |= wide if model == "wide" else {"model": model}
     print(f"reading alone: {bandwidth / 1e9:.2f} GB/s")
     header = (
         "build, reading ahead",
@@ -80,6 +92,9 @@ def main() -> None:
         "wait",
         "rest",
         "processor",
+        "missed",
+        "late",
+        "wasted MB",
     )
     report(
         BenchmarkResult(
@@ -96,6 +111,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="a checkpoint directory (default: a synthetic one)")
     parser.add_argument("--demo", action="store_true", help="the demo model")
     parser.add_argument("--layers", type=int, default=4, help="of the synthetic checkpoint")
+    parser.add_argument(
+        "--repacked", action="store_true", help="write its experts as records, too (as much disk again)"
+    )
     parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")
     parser.add_argument("--prompt", type=int, default=8, help="tokens; each brings experts of its own")
     parser.add_argument("--tokens", type=int, default=24)
@@ -128,40 +146,47 @@ def name_of(way: Way) -> str:
     return f"pool of {build.share:.1%}" + ("" if build.share == 1.0 else f", {mode}")
 
 
-def measure(ways: Sequence[Way], *, prompt: int, tokens: int, rounds: int) -> tuple[dict[str, Rounds], int]:
+def measure(
+    ways: Sequence[Way], *, prompt: int, tokens: int, rounds: int, greedy: bool
+) -> tuple[dict[str, Rounds], int]:
     """Run everything in rotating order; also return how often the ids differed.  The first round is not kept."""
     measured = {name_of(way): Rounds() for way in ways}
     disagreements = 0
     rng = np.random.default_rng(0)
     for number in range(rounds + 1):
         ids = rng.integers(300, 4000, prompt).tolist()
+        fed = None if greedy else rng.integers(300, 30_000, tokens).tolist()
         outputs = set()
         for position in range(len(ways)):
             way = ways[(number + position) % len(ways)]
-            outputs.add(one_round(way, ids, tokens, measured[name_of(way)] if number else Rounds()))
+            outputs.add(one_round(way, ids, fed, tokens, measured[name_of(way)] if number else Rounds()))
         if len(outputs) != 1:
             print(f"round {number}: the builds disagree about the ids")
             disagreements += 1
     return measured, disagreements
 
 
-def one_round(way: Way, ids: list[int], tokens: int, rounds: Rounds) -> tuple[int, ...]:
-    """Read a prompt and continue it greedily; note the times and return the ids."""
+def one_round(way: Way, ids: list[int], fed: list[int] | None, tokens: int, rounds: Rounds) -> tuple[int, ...]:
+    """Read a prompt and continue it, greedily or with the tokens that are fed; note the times and return the ids."""
     build, build.lookahead.mode = way
     state = build.model.new_state()
     started = time.perf_counter()
     row = logits_row(build.model.forward(ids, state).logits)
     read, processor, before = time.perf_counter(), time.process_time(), build.experts.stats
     output = []
-    for _ in range(tokens):
+    for number in range(tokens):
         output.append(int(row.argmax()))
-        row = logits_row(build.model.forward(output[-1:], state, decode=True).logits)
+        token = output[-1] if fed is None else fed[number]
+        row = logits_row(build.model.forward([token], state, decode=True).logits)
     traffic = build.experts.stats.since(before)
     rounds.token_s.append((time.perf_counter() - read) / tokens)
     rounds.processor_s.append((time.process_time() - processor) / tokens)
     rounds.prefill_tokens_per_s.append(len(ids) / (read - started))
     rounds.read_bytes.append(traffic.bytes_read / tokens)
     rounds.wait_s.append(traffic.wait_s / tokens)
+    rounds.missed_records.append(traffic.misses / tokens)
+    rounds.late_records.append(traffic.ahead_joined / tokens)
+    rounds.wasted_bytes.append(traffic.wasted_bytes / tokens)
     return tuple(output)
 
 
@@ -177,6 +202,8 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
             statistics.median(measured[name.removesuffix("on") + "off"].read_bytes) if name.endswith("on") else read
         )
         bound_s = max(compute_s, missed / bandwidth)
+        records, late = statistics.median(rounds.missed_records), statistics.median(rounds.late_records)
+        wasted = statistics.median(rounds.wasted_bytes)
         values |= {
             f"{name} decode_tokens_per_s": 1 / token_s,
             f"{name} prefill_tokens_per_s": statistics.median(rounds.prefill_tokens_per_s),
@@ -184,6 +211,9 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
             f"{name} read_bytes_per_token": read,
             f"{name} wait_s_per_token": wait_s,
             f"{name} processor_s_per_token": processor_s,
+            f"{name} missed_records_per_token": records,
+            f"{name} late_records_per_token": late,
+            f"{name} wasted_bytes_per_token": wasted,
             f"{name} of_the_limit": bound_s / token_s,
         }
         rows.append(
@@ -197,6 +227,9 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
                 f"{wait_s * 1e3:.1f}",
                 f"{(token_s - wait_s - compute_s) * 1e3:.1f}",
                 f"{processor_s * 1e3:.1f}",
+                f"{records:.1f}",
+                f"{late:.1f}",
+                f"{wasted / 1e6:.1f}",
             )
         )
     return values, rows

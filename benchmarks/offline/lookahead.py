@@ -28,9 +28,10 @@ from slotstream_core.checkpoint.corrections import Correction, read_correction
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.diagnostics.fitting import is_held_out
 from slotstream_core.diagnostics.prompts import PROMPTS
-from slotstream_core.experts import ExpertLayout, StoredExperts, StreamedExperts, choose_ahead_lanes, choose_lanes
-from slotstream_core.experts.layout import trunk_modules
+from slotstream_core.experts import StoredExperts, StreamedExperts, choose_ahead_lanes, choose_lanes
 from slotstream_core.experts.lookahead import Lookahead, Mode
+from slotstream_core.experts.packed import best_layout
+from slotstream_core.experts.reading import trunk_layout
 from slotstream_core.experts.stats import ExpertStats
 from slotstream_core.experts.trials import BLOCK, BLOCKS
 from slotstream_core.generation.decoding import logits_row
@@ -116,13 +117,12 @@ def prompt_ids(directory: Path) -> list[list[int]]:
 
 
 def open_build(opened: ExitStack, directory: Path, share: float, correction: Path | None, *, direct: bool) -> Build:
-    """Open the checkpoint with a pool for a share of its experts."""
+    """Open the checkpoint with a pool for a share of its experts, which are read from its records if it has them."""
     backend = Backend.detect()
     lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
     checkpoint = opened.enter_context(Checkpoint.open(directory))
     config = checkpoint.config
-    modules = trunk_modules(config.num_hidden_layers)
-    layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
+    layout = best_layout(directory, trunk_layout(checkpoint, float_name=backend.float_name), "trunk")
     source = opened.enter_context(StoredExperts(layout, direct=direct))
     slots = int(layout.record_count * share)
     experts = opened.enter_context(
@@ -141,7 +141,8 @@ def open_build(opened: ExitStack, directory: Path, share: float, correction: Pat
             correction, layers=config.num_hidden_layers, hidden=config.hidden_size, experts=config.num_experts
         )
     lookahead = Lookahead(experts.pool, top=config.num_experts_per_tok)
-    model.look_ahead(Forecaster(model.layers, lookahead, backend, correction=found))
+    renewed = model.renewed_layers
+    model.look_ahead(Forecaster(model.layers, lookahead, backend, correction=found, renewed=renewed))
     return Build(share=share, model=model, experts=experts, lookahead=lookahead)
 
 

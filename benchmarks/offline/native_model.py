@@ -3,7 +3,8 @@
 Two processes hold the demo model with every expert in memory, one with the compiled layers and one with MLX's
 (`SLOTSTREAM_NATIVE=0`), and take turns, so that a busy neighbour slows both. With `--wide` a synthetic checkpoint with
 the published widths is decoded three times: with every expert in slots, which gives the time of the computation alone,
-and streamed through a share of them from past the page cache, without reading ahead and with it. The bound of a token
+and streamed through a share of them from past the page cache, without reading ahead and with it; `--repacked` lets
+experts be read as records. The bound of a token
 is the larger of that time and its missed bytes over the bandwidth that the pool's own requests reach when nothing is
 computed.
 """
@@ -16,15 +17,13 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.demo import demo_directory
-from benchmarks.offline.wide_budget import widths
+from benchmarks.offline.wide_budget import wide_checkpoint
 from benchmarks.recording import BenchmarkResult, format_table, report
-from slotstream_core.checkpoint.synthesis import write_synthetic
 
 PROMPT_TOKENS = 512
 
@@ -101,18 +100,26 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=40)
     parser.add_argument("--wide", action="store_true", help="also decode a wide checkpoint (6 GB of disk and memory)")
     parser.add_argument("--layers", type=int, default=4, help="of the wide checkpoint, 1.5 GB each")
+    parser.add_argument(
+        "--repacked", action="store_true", help="write its experts as records, too (as much disk again)"
+    )
     parser.add_argument("--share", type=float, default=0.25, help="of the wide model's experts, in slots")
     parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     values = measure_demo(options.rounds, options.tokens)
     if options.wide:
-        values |= measure_wide(options.layers, options.share, options.tokens, options.directory)
+        values |= measure_wide(options)
     rows = [(name, f"{value:,.3f}" if value < 100 else f"{value:,.0f}") for name, value in values.items()]
     report(
         BenchmarkResult(
             benchmark="native_model",
-            settings={"rounds": options.rounds, "tokens": options.tokens, "prompt": PROMPT_TOKENS},
+            settings={
+                "rounds": options.rounds,
+                "tokens": options.tokens,
+                "prompt": PROMPT_TOKENS,
+                "repacked": options.repacked,
+            },
             values=values,
         ),
         table=format_table(("value", "measured"), rows),
@@ -136,14 +143,14 @@ def measure_demo(rounds: int, tokens: int) -> dict[str, float]:
     return values
 
 
-def measure_wide(layers: int, share: float, tokens: int, folder: Path | None) -> dict[str, float]:
+def measure_wide(options: argparse.Namespace) -> dict[str, float]:
     """Decode the wide checkpoint with every expert in slots and with a share of them, read past the page cache.
 
     The latter without reading ahead and with it; the bound is made of what is missed without.
     """
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        model = Path(temporary) / "wide"
-        write_synthetic(model, widths(layers), 0, bits=4)
+    layers, share, tokens = options.layers, options.share, options.tokens
+    with ExitStack() as opened:
+        model = wide_checkpoint(opened, layers, options.directory, repacked=options.repacked)
         geometry_gb = layers * 512 * 3.1e6 / 1e9
         whole = _decode_wide(model, geometry_gb, tokens, "off")
         streamed = {mode: _decode_wide(model, geometry_gb * share, tokens, mode) for mode in ("off", "on")}

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.checkpoint.synthesis import PUBLISHED, write_synthetic
+from slotstream_core.experts.repacking import repack_checkpoint
 from slotstream_core.testing import write_tokenizer
 from slotstream_planner import ModelGeometry
 
@@ -76,11 +77,16 @@ def main() -> None:
     )
 
 
-def wide_checkpoint(opened: ExitStack, layers: int, parent: Path | None) -> Path:
-    """Write a checkpoint of the published widths, with a tokenizer, that goes when `opened` closes."""
+def wide_checkpoint(opened: ExitStack, layers: int, parent: Path | None, *, repacked: bool = False) -> Path:
+    """Write a checkpoint of the published widths, with a tokenizer, that goes when `opened` closes.
+
+    With `repacked`, its experts are written a second time, as records.
+    """
     directory = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=parent))) / "wide"
     write_synthetic(directory, widths(layers), 0, bits=4)
     write_tokenizer(directory)
+    if repacked:
+        repack_checkpoint(directory)
     return directory
 
 

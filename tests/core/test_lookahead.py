@@ -22,10 +22,11 @@ from slotstream_core.checkpoint.corrections import (
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CorrectionUnusable, ExpertReadError
 from slotstream_core.experts import ExpertLayout, StreamedExperts
-from slotstream_core.experts.lookahead import Lookahead, LookaheadSettings, choose_candidates
+from slotstream_core.experts.lookahead import Lookahead, LookaheadSettings
 from slotstream_core.experts.trials import BLOCK, BLOCKS, KEPT, Trial
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster, TargetCorrection
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
+from slotstream_core.native.binding import library_path
 from slotstream_core.options import Tap
 from tests.core.expert_files import ScriptedSource
 from tests.core.qwen4_exp_models import exact_backend, open_model
@@ -144,18 +145,52 @@ def test_a_failed_read_costs_one_pass_and_leaves_no_ticket(
         assert decode(model, 6)[0] == expected[0]
 
 
-def test_only_experts_clearly_inside_the_forecast_are_candidates() -> None:
-    logits = np.array([[0.0, 1.0, 2.0, 3.0, 4.0, 1.05], [9.0, 0.0, 0.1, 0.2, 0.3, 0.4]], np.float32)
-    assert choose_candidates(logits[:1], top=4, margin=0.062, limit=9) == [4, 3, 2]  # 5 is the fourth: margin 0
-    assert choose_candidates(logits, top=4, margin=0.062, limit=9) == [0, 4, 3, 2, 5]
-    assert choose_candidates(logits[:1], top=4, margin=-0.05, limit=9) == [4, 3, 2, 5, 1]
-    assert choose_candidates(logits[:1], top=4, margin=-0.05, limit=2) == [4, 3]
-    assert choose_candidates(logits[:1], top=6, margin=0.0, limit=9) == [4, 3, 2, 5, 1, 0]
+def test_a_forecast_that_is_never_right_soon_reads_nothing(tiny_model: Path) -> None:
+    with open_ahead(tiny_model, slots=32, reads_ahead=False) as (_, experts, _):
+        lookahead = Lookahead(experts.pool, top=TOP, mode="on")
+        logits = np.arange(EXPERTS, dtype=np.float32)[None]  # names the last four
+        issued = []
+        for _ in range(40):
+            assert lookahead.begin_pass(1)
+            issued.append(lookahead.foresee(1, logits, distance=1))
+            lookahead.requested(1, np.arange(TOP))
+            lookahead.end_pass(completed=True)
+        assert issued[0] == TOP
+        assert issued[-1] == 0
+        assert experts.stats.ahead_wasted == sum(issued)
+        for target, distance in ((1, 0), (2, 1)):  # another kind of forecast, another layer
+            assert lookahead.begin_pass(1)
+            assert lookahead.foresee(target, logits, distance=distance) == TOP
+            lookahead.end_pass(completed=True)
+
+
+@pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
+@pytest.mark.parametrize("tap", ["boundary", "attention"])
+def test_layers_computed_at_once_are_forecast_from_the_first_on(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, tap: Tap
+) -> None:
+    monkeypatch.setenv("SLOTSTREAM_NATIVE", "1")
+    forecasts: list[tuple[int, int]] = []
+    foresee = Lookahead.foresee
+
+    def noting(self: Lookahead, target: int, logits: np.ndarray, *, distance: int) -> int:
+        forecasts.append((target, distance))
+        return foresee(self, target, logits, distance=distance)
+
+    with open_ahead(tiny_model, slots=24, tap=tap) as (model, experts, _):
+        if not all(layer.at_once for layer in model.layers):
+            pytest.skip("the compiled layers do not run here")
+        without = decode(model, 3)[0]
+        monkeypatch.setattr(Lookahead, "foresee", noting)
+        assert decode(model, 3)[0] == without
+        wanted = [(0, 0), (1, 1), (2, 1), (3, 1)]
+        assert forecasts == wanted * 3
+        assert experts.stats.ahead_used + experts.stats.ahead_joined > 0
 
 
 def test_the_published_settings_are_reproduced_and_scale_down() -> None:
     published = LookaheadSettings.scaled(experts=512, top=10, slots=640)
-    assert (published.candidates, published.issue_limit, published.margin) == (24, 32, 0.062)
+    assert (published.candidates, published.issue_limit, published.least_share) == (24, 32, 2 / 3)
     assert (published.limits.reserved, published.limits.in_flight, published.limits.spare) == (64, 32, 256)
     small = LookaheadSettings.scaled(experts=64, top=6, slots=64)
     assert (small.candidates, small.limits.reserved, small.limits.spare) == (15, 8, 32)

@@ -53,7 +53,9 @@ def test_a_correction_beside_the_checkpoint_is_used(corrected_model: Path, tiny_
         with load_model(directory, request=SMALL) as loaded:
             assert loaded.forecaster is not None
             assert loaded.forecaster.corrected is corrected
-            assert loaded.forecaster.tap == ("attention" if corrected else "boundary")
+            at_once = loaded.forecaster.at_once
+            assert loaded.forecaster.tap == ("attention" if corrected or at_once else "boundary")
+            assert loaded.forecaster.renewed == {0, *loaded.checkpoint.config.ple_layers}
 
 
 def test_a_damaged_correction_leaves_the_boundary_forecast_and_a_line_in_the_log(

@@ -252,7 +252,9 @@ def _look_ahead(
     mode = memory_plan.request.lookahead
     lookahead = Lookahead(experts.pool, top=checkpoint.config.num_experts_per_tok, mode=mode)
     correction = None if options.tap == "boundary" else find_correction(checkpoint)
-    forecaster = Forecaster(model.layers, lookahead, backend, correction=correction, tap=options.tap)
+    forecaster = Forecaster(
+        model.layers, lookahead, backend, correction=correction, tap=options.tap, renewed=model.renewed_layers
+    )
     needed, reserved = experts.ahead_bytes + forecaster.byte_count, memory_plan.ledger.lookahead_reserve_bytes
     if needed > reserved:
         raise PlanError(

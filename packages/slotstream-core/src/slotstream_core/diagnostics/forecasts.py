@@ -11,13 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.checkpoint.corrections import Correction
-from slotstream_core.experts.lookahead import MARGIN
 from slotstream_core.loading import LoadedModel
 from slotstream_core.models.qwen4_exp.forecasting import TargetLayer
 
 __all__ = ["PASS_ROWS", "Agreement", "RecordedTarget", "agreement_of", "corrected_logits", "record_targets"]
 
 Floats = npt.NDArray[np.float32]
+
+MARGIN: Final = 0.062
+"""How far a forecast logit lies above the last one that would be chosen, for a forecast to count as sure."""
 
 PASS_ROWS: Final = 128
 """Rows of a recording pass: their recorded arrays are held for every target until the pass ends."""
@@ -73,7 +75,7 @@ class _Recorder:
         fresh, self._fresh = self._fresh, []
         return fresh
 
-    def requested(self, layer: int) -> None:
+    def requested(self, layer: int, experts: npt.NDArray[np.integer]) -> None:
         """Nothing is read ahead."""
 
     def _keep(self, target: int, name: str, array: mx.array) -> None:

@@ -10,18 +10,19 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from slotstream_core.experts.confidence import Ids, RankConfidence, rank_experts
 from slotstream_core.experts.leases import AheadLimits
 from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.trials import Trial
 
 Logits = npt.NDArray[np.float32]
 
-MARGIN = 0.062
+LEAST_SHARE: Final = 2 / 3
 Mode = Literal["auto", "on", "off"]
 
 REFERENCE_EXPERTS, REFERENCE_TOP = 512, 10
@@ -34,13 +35,13 @@ class LookaheadSettings:
     """What is read ahead.
 
     Attributes:
-        margin: How far a forecast logit must lie above the last one that would be chosen.
+        least_share: How often the experts at a forecast's rank must be right for what it names to be read.
         candidates: Most experts considered a row.
         issue_limit: Most reads issued for one layer in one pass.
         limits: What may be taken from the pool.
     """
 
-    margin: float = MARGIN
+    least_share: float = LEAST_SHARE
     candidates: int
     issue_limit: int = ISSUE_LIMIT
     limits: AheadLimits
@@ -67,29 +68,6 @@ class LookaheadSettings:
                 spare=min(spare, slots // 2),
             ),
         )
-
-
-def choose_candidates(logits: Logits, *, top: int, margin: float, limit: int) -> list[int]:
-    """Return the experts a forecast is sure enough of, most certain first.
-
-    An expert's margin is its logit less the `top`-th largest of its row; several rows count an expert by its best one.
-
-    Args:
-        logits: Forecast router logits, [rows, experts].
-        top: Experts the router chooses for a row.
-        margin: Least margin; with a positive one at most `top` - 1 experts of a row qualify.
-        limit: Most experts considered a row.
-    """
-    best: dict[int, float] = {}
-    for row in logits:
-        last = np.partition(row, len(row) - top)[len(row) - top]
-        above = row - last
-        chosen = np.flatnonzero(above >= margin)
-        if len(chosen) > limit:
-            chosen = chosen[np.argsort(-above[chosen], kind="stable")[:limit]]
-        for expert in chosen.tolist():
-            best[expert] = max(best.get(expert, -math.inf), float(above[expert]))
-    return sorted(best, key=lambda expert: (-best[expert], expert))
 
 
 class Lookahead:
@@ -119,6 +97,8 @@ class Lookahead:
         self._rows = 0
         self._active = False
         self._started_s = 0.0
+        self._confidences: dict[tuple[int, int], RankConfidence] = {}
+        self._forecasts: dict[int, list[tuple[RankConfidence, Ids]]] = {}
 
     @property
     def settings(self) -> LookaheadSettings:
@@ -129,6 +109,7 @@ class Lookahead:
                 experts=self._pool.layout.expert_count, top=self._top, slots=self._slots
             )
             self._trials.clear()
+            self._confidences.clear()
         return self._settings
 
     @property
@@ -139,6 +120,7 @@ class Lookahead:
     def begin_pass(self, rows: int) -> bool:
         """Say whether the decode pass that begins now is to be forecast. `end_pass` must follow."""
         self._rows, self._active = rows, False
+        self._forecasts.clear()
         streams = self._pool.slot_count < self._pool.layout.record_count
         if self.mode != "off" and streams and self.settings.limits.reserved:
             trial = self._trials.setdefault(rows, Trial())
@@ -146,21 +128,37 @@ class Lookahead:
         self._started_s = self._clock()
         return self._active
 
-    def issue(self, layer: int, target: int, logits: Logits) -> int:
-        """Read ahead for a layer; called once the requests of the present one were made.
+    def foresee(self, target: int, logits: Logits, *, distance: int) -> int:
+        """Read ahead what a forecast names, as far as its ranks have been right so far.
 
         Args:
-            layer: The layer whose experts were just requested; forecasts up to it have expired.
-            target: The layer to read for.
+            target: The layer it is for.
             logits: Its forecast router logits, [rows, experts].
+            distance: How many layers before the target's own experts it was made; 0 within that layer.
 
         Returns:
             How many reads were issued.
         """
         settings = self.settings
+        ranked = rank_experts(logits, settings.candidates)
+        confidence = self._confidences.get((target, distance))
+        if confidence is None:
+            confidence = RankConfidence(ranks=settings.candidates, top=self._top)
+            self._confidences[target, distance] = confidence
+        self._forecasts.setdefault(target, []).append((confidence, ranked))
+        wanted = confidence.believed(ranked, least=settings.least_share)
+        return self._pool.read_ahead(target, wanted[: settings.issue_limit], settings.limits)
+
+    def requested(self, layer: int, experts: npt.NDArray[np.integer]) -> None:
+        """Learn from what a layer asked for; what was read ahead for layers up to it is not waited for any more.
+
+        Args:
+            layer: The layer whose experts were just requested.
+            experts: Them, for every row, [rows, top].
+        """
         self._pool.expire(layer)
-        candidates = choose_candidates(logits, top=self._top, margin=settings.margin, limit=settings.candidates)
-        return self._pool.read_ahead(target, candidates[: settings.issue_limit], settings.limits)
+        for confidence, ranked in self._forecasts.pop(layer, ()):
+            confidence.learn(ranked, experts)
 
     def end_pass(self, *, completed: bool) -> None:
         """Give up what nobody asked for, and take the pass's time into the trial if it completed."""

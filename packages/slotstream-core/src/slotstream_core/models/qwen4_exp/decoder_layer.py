@@ -36,7 +36,13 @@ class PassPositions:
 
 
 class DecoderLayer:
-    """One layer without its n-gram part: attention or gated delta, then experts, each through a hyper-connection."""
+    """One layer without its n-gram part: attention or gated delta, then experts, each through a hyper-connection.
+
+    Attributes:
+        at_once: Whether `expert_input` and `router_logits` are computed when they return.
+    """
+
+    at_once = False
 
     def __init__(
         self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts

@@ -1,4 +1,4 @@
-"""Forecasts of the next layer's router, made while a layer is computed and read back together with its routing.
+"""Forecasts of the next layer's router.
 
     boundary    layer t's router on the streams that enter layer t - 1
     attention   layer t's router on the streams after layer t - 1's attention, without its experts
@@ -6,16 +6,22 @@
 
 Each reads the streams through layer t's own hyper-connection, as its router will. Nothing here touches what the pass
 computes with.
+
+Where layers are computed at once, a forecast after attention is made when the layer's own experts have been requested:
+it then fills a wait for them. A forecast from the streams that enter is made right there. The first layer, and every
+layer before which n-grams are added to the streams, is forecast from the streams that enter it as well, since nothing
+before says much about them. Elsewhere a forecast is read back together with its layer's routing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.corrections import Correction
@@ -31,6 +37,10 @@ class TargetLayer(Protocol):
 
     def router_logits(self, x: mx.array) -> mx.array:
         """float32 [T, experts]."""
+
+    @property
+    def at_once(self) -> bool:
+        """Whether both are computed when they return."""
 
 
 class TargetCorrection:
@@ -76,8 +86,15 @@ class Forecaster:
         layers: The model's decoder layers, first one first.
         lookahead: Decides when and what to read.
         backend: Where it runs.
-        correction: With it forecasts are corrected ones, without they are made at the boundary, unless ``tap`` says so.
-        tap: Overrides where the streams are taken; a correction belongs to "attention" and is not used elsewhere.
+        correction: With it forecasts are corrected ones.
+        tap: Overrides where the streams are taken, which is after attention where layers are computed at once or a
+            correction is there, else at the boundary; a correction belongs to "attention" and is not used elsewhere.
+        renewed: Layers to be forecast from the streams that enter them, too, where that can be done at once.
+
+    Attributes:
+        tap: Where the streams are taken.
+        at_once: Whether forecasts are there when they are made.
+        renewed: As given.
     """
 
     def __init__(
@@ -88,9 +105,12 @@ class Forecaster:
         *,
         correction: Correction | None = None,
         tap: Tap | None = None,
+        renewed: Collection[int] = (0,),
     ) -> None:
         self.lookahead = lookahead
-        self.tap: Tap = tap or ("boundary" if correction is None else "attention")
+        self.at_once = all(layer.at_once for layer in layers)
+        self.tap: Tap = tap or ("boundary" if correction is None and not self.at_once else "attention")
+        self.renewed = frozenset(renewed)
         self._layers = layers
         self._corrections: list[TargetCorrection] = []
         if correction is not None and self.tap == "attention":
@@ -127,6 +147,11 @@ class Forecaster:
         correction = self._corrections[target - 1]
         return [logits, mixed] if correction.on_host else [correction.apply(mixed, logits)]
 
+    def own_logits(self, layer: int, streams: mx.array) -> Logits:
+        """The uncorrected forecast of a layer from the streams that enter it, float32 [T, experts]."""
+        found = self._layers[layer]
+        return np.asarray(found.router_logits(found.expert_input(streams)))
+
     def finish(self, target: int, evaluated: Sequence[mx.array]) -> Logits:
         """The forecast logits, float32 [T, experts], of what `forecast` returned, once it is evaluated."""
         logits = np.asarray(evaluated[0])
@@ -145,19 +170,32 @@ class ForecastPass:
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
         self._pending: list[mx.array] = []
+        self._streams: mx.array | None = None
 
     def entering(self, layer: int, streams: mx.array) -> None:
         """See `PassWatch.entering`."""
-        self._take("boundary", layer, streams)
+        forecaster = self._forecaster
+        if forecaster.at_once and layer in forecaster.renewed:
+            logits = forecaster.own_logits(layer, streams)
+            forecaster.lookahead.foresee(layer, logits, distance=0)
+        if forecaster.tap == "boundary":
+            self._take(layer, streams)
+            if forecaster.at_once:
+                self._foresee(layer)
 
     def attended(self, layer: int, streams: mx.array) -> None:
         """See `PassWatch.attended`."""
-        self._take("attention", layer, streams)
+        if self._forecaster.tap == "attention":
+            self._take(layer, streams)
 
-    def _take(self, tap: Tap, layer: int, streams: mx.array) -> None:
-        if tap == self._forecaster.tap:
-            target = layer + 1
-            self._pending = self._forecaster.forecast(target, streams) if self._forecaster.has_layer(target) else []
+    def _take(self, layer: int, streams: mx.array) -> None:
+        self._pending, self._streams = [], None
+        if not self._forecaster.has_layer(layer + 1):
+            return
+        if self._forecaster.at_once:
+            self._streams = streams
+        else:
+            self._pending = self._forecaster.forecast(layer + 1, streams)
 
     def routing(self, layer: int, x: mx.array) -> None:
         """See `PassWatch.routing`."""
@@ -166,9 +204,17 @@ class ForecastPass:
         """See `PassWatch.arrays`."""
         return self._pending
 
-    def requested(self, layer: int) -> None:
+    def requested(self, layer: int, experts: npt.NDArray[np.integer]) -> None:
         """See `PassWatch.requested`."""
+        self._forecaster.lookahead.requested(layer, experts)
+        self._foresee(layer)
+
+    def _foresee(self, layer: int) -> None:
+        """Read ahead for the next layer what the pending forecast names, once."""
+        forecaster = self._forecaster
+        if self._streams is not None:
+            self._pending, self._streams = forecaster.forecast(layer + 1, self._streams), None
         if self._pending:
-            logits = self._forecaster.finish(layer + 1, self._pending)
+            logits = forecaster.finish(layer + 1, self._pending)
             self._pending = []
-            self._forecaster.lookahead.issue(layer, layer + 1, logits)
+            forecaster.lookahead.foresee(layer + 1, logits, distance=1)

@@ -90,8 +90,8 @@ class PassWatch(Protocol):
     def arrays(self) -> list[mx.array]:
         """What to evaluate together with the routing."""
 
-    def requested(self, layer: int) -> None:
-        """The arrays are evaluated and the layer's experts requested; they may not be there yet."""
+    def requested(self, layer: int, experts: npt.NDArray[np.integer]) -> None:
+        """The arrays are evaluated and the layer's experts [T, top] requested; they may not be there yet."""
 
 
 class SharedRun(Protocol):
@@ -250,7 +250,7 @@ class ExpertLayer:
         lease = self._experts.request(self._layer, chosen)
         leases.hold(lease)
         if watch is not None:
-            watch.requested(self._layer)
+            watch.requested(self._layer, chosen)
         shared.start()
         if self._host is not None:
             lease.wait()  # products on the host read places at once

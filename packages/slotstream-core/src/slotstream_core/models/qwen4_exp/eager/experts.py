@@ -106,7 +106,7 @@ class EagerExpertLayer(ExpertLayer):
             lease = self._experts.request(self._layer, ids, threads=self._eager.handle)
             leases.hold(lease)
             if watch is not None:
-                watch.requested(self._layer)
+                watch.requested(self._layer, ids)
             _native.shared(compiled, self._eager.handle, x, shared, gate)
             lease.wait()
             slots = lease.slots

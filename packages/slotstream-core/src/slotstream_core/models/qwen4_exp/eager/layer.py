@@ -46,6 +46,8 @@ class Attended(NamedTuple):
 class EagerDecoderLayer(DecoderLayer):
     """See `DecoderLayer`. Longer passes, and recorded ones, go part by part, with the same bits a row."""
 
+    at_once = True
+
     def __init__(
         self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts
     ) -> None:

@@ -1,0 +1,60 @@
+"""How far the ranks of a forecast are to be believed, learned from what routers then chose."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.intp]
+
+INSIDE: Final = 0.75
+OUTSIDE: Final = 0.25
+RATE: Final = 1 / 32
+
+
+class RankConfidence:
+    """For one kind of forecast: how often the expert at each rank is chosen, as a moving average.
+
+    Args:
+        ranks: How many ranks are looked at.
+        top: Experts the router chooses for a row. Before anything was learned, ranks below it are believed to be right
+            three times out of four, and others once.
+    """
+
+    def __init__(self, *, ranks: int, top: int) -> None:
+        self._shares = np.where(np.arange(ranks) < top, INSIDE, OUTSIDE)
+
+    @property
+    def shares(self) -> npt.NDArray[np.float64]:
+        """How often the expert at each rank was chosen, [ranks]; a copy."""
+        return self._shares.copy()
+
+    def learn(self, ranked: Ids, chosen: npt.NDArray[np.integer]) -> None:
+        """Compare a forecast with what became of it.
+
+        Args:
+            ranked: Experts a row, likeliest first, [rows, ranks].
+            chosen: What the router chose for all rows together.
+        """
+        self._shares += RATE * (np.isin(ranked, chosen).mean(axis=0) - self._shares)
+
+    def believed(self, ranked: Ids, *, least: float) -> list[int]:
+        """Return the distinct experts at ranks that are right at least so often, best ranks first.
+
+        Args:
+            ranked: Experts a row, likeliest first, [rows, ranks].
+            least: Share from 0 to 1.
+        """
+        return list(dict.fromkeys(ranked[:, self._shares >= least].T.ravel().tolist()))
+
+
+def rank_experts(logits: npt.NDArray[np.float32], count: int) -> Ids:
+    """Return the `count` experts with the largest logits of every row, largest first, [rows, count]."""
+    experts = logits.shape[1]
+    best = np.argpartition(logits, experts - count, axis=1)[:, experts - count :] if count < experts else None
+    if best is None:
+        return np.argsort(-logits, axis=1, kind="stable")
+    order = np.argsort(-np.take_along_axis(logits, best, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(best, order, axis=1)
