@@ -4,11 +4,12 @@ A token can take no less than the larger of two times: what computing it takes w
 reading its missed bytes takes at the bandwidth that the same reader reaches without any computation.  All builds live
 in one process and continue the same prompt in rotating order, each streamed one without reading ahead and with it; the
 ids must be equal.  They continue greedily, except on a synthetic checkpoint: random weights soon repeat themselves, and
-a pool then holds what is asked for, so there every round feeds fresh random tokens, and the ids that would have been
-chosen are compared.  The bound of each build uses the bytes that it missed without reading ahead.  Reported is
-bound over measured time, so 1.0 is the limit, and what a token waited for records.  What is neither that wait nor the
-time of computing alone is named `rest`: the work of forecasts and of planning reads, and the cores that reading takes
-from computing.  Records that were missed, and those that were still on their way when asked for, are counted.
+a pool then holds what is asked for, so there every round feeds fresh random tokens to pools that hold random records,
+the same for both modes, and the ids that would have been chosen are compared.  The bound of each build uses the bytes
+that it missed without reading ahead.  Reported is bound over measured time, so 1.0 is the limit, and what a token
+waited for records.  What is neither that wait nor the time of computing alone is named `rest`: the work of forecasts
+and of planning reads, and the cores that reading takes from computing.  Records that were missed, and those that were
+still on their way when asked for, are counted.
 
     python -m benchmarks.offline.distance [--model DIR | --demo | --layers N [--repacked]] [--direct] [--record]
 
@@ -126,18 +127,23 @@ def parse() -> argparse.Namespace:
 
 def read_alone(build: Build) -> float:
     """Return the bytes a second at which missing records come into slots while nothing is computed."""
+    before, started = build.experts.stats, time.perf_counter()
+    refill(build, PROBE_RECORDS, np.random.default_rng())
+    return build.experts.stats.since(before).bytes_read / (time.perf_counter() - started)
+
+
+def refill(build: Build, count: int, rng: np.random.Generator) -> None:
+    """Forget what the pool holds and read this many random records, at most as many as there are."""
     experts = build.experts
     experts.pool.forget()
-    layout, before = experts.layout, experts.stats
-    chosen = np.random.default_rng().choice(layout.record_count, min(PROBE_RECORDS, layout.record_count), replace=False)
-    started = time.perf_counter()
+    layout = experts.layout
+    chosen = rng.choice(layout.record_count, min(count, layout.record_count), replace=False)
     for layer in range(layout.layer_count):
         wanted = [int(key % layout.expert_count) for key in chosen if key // layout.expert_count == layer]
         for first in range(0, len(wanted), experts.group_limit):
             lease = experts.request(layer, wanted[first : first + experts.group_limit])
             lease.wait()
             lease.release()
-    return experts.stats.since(before).bytes_read / (time.perf_counter() - started)
 
 
 def name_of(way: Way) -> str:
@@ -159,6 +165,8 @@ def measure(
         outputs = set()
         for position in range(len(ways)):
             way = ways[(number + position) % len(ways)]
+            if fed is not None and way[0].share < 1.0:
+                refill(way[0], way[0].experts.pool.slot_count, np.random.default_rng(number))
             outputs.add(one_round(way, ids, fed, tokens, measured[name_of(way)] if number else Rounds()))
         if len(outputs) != 1:
             print(f"round {number}: the builds disagree about the ids")
