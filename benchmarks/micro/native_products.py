@@ -12,6 +12,8 @@ For ggml, build its CPU backend as shared libraries (a llama.cpp source tree con
 from __future__ import annotations
 
 import argparse
+import ctypes
+import functools
 import itertools
 import os
 import statistics
@@ -26,10 +28,14 @@ import numpy as np
 from benchmarks.micro.ggml_peer import GgmlPeer
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.native import NativeLibrary, NativeMatrix, native_choice
+from slotstream_core.native.binding import check, library_path, open_binding
+from slotstream_core.native.matrices import TYPES, address
 
 GROUP = 64
 COLD_BYTES = 128 << 20
 LEAST_CALLS = 4
+SETTLING_S = 0.02
+"""Pause before a contender's turn: waiting threads of the one before spin for some milliseconds, on a core it needs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,6 +170,8 @@ def measure(
         start = turn % len(names)
         for name in names[start:] + names[:start]:
             count = max(calls_of[name], LEAST_CALLS if name != "mlx" else 1)
+            time.sleep(SETTLING_S)
+            next(ways[name])()
             started = clock()
             for _ in range(count):
                 next(ways[name])()
@@ -173,18 +181,32 @@ def measure(
 
 
 def native_calls(case: Case, library: NativeLibrary) -> list[Callable[[], None]]:
-    """One call for each copy of the weights."""
+    """One call for each copy of the weights.
+
+    Arguments are converted beforehand, as ggml's graphs are built beforehand; inference calls these functions from C.
+    """
     random = np.random.default_rng(3)
     x = random.standard_normal((case.activations, case.columns)).astype(np.float32)
     sources, members = np.divmod(np.arange(case.activations * case.members, dtype=np.int32), case.members)
     out = np.empty((len(members), case.rows), np.float32)
+    arrays = (x, sources, members, out)
+    kind, *places = TYPES[x.dtype], *(ctypes.c_void_p(address(array)) for array in arrays)
+    where = library_path()
+    if where is None:
+        raise SystemExit("the native library was not built")
+    functions = open_binding(where)
+    pool = ctypes.c_void_p(library.handle)
+    if case.members > 1:
+        function = functions.ss_multiply_members
+        rest = (places[0], kind, case.activations, places[1], places[2], len(members), places[3])
+    else:
+        function = functions.ss_multiply
+        rest = (0, places[0], kind, case.activations, places[3])
 
-    def call(matrix: NativeMatrix) -> Callable[[], None]:
-        if case.members > 1:
-            return lambda: void(library.multiply_members(matrix, x, sources, members, out=out))
-        return lambda: void(library.multiply(matrix, x, out=out))
+    def run(matrix: NativeMatrix, _alive: object) -> None:
+        check(function(pool, matrix.reference, *rest), "a product")
 
-    return [call(matrix) for matrix in stacks(case, random)]
+    return [functools.partial(run, matrix, arrays) for matrix in stacks(case, random)]
 
 
 def stacks(case: Case, random: np.random.Generator) -> list[NativeMatrix]:
@@ -215,10 +237,6 @@ def mlx_calls(case: Case) -> list[Callable[[], None]]:
             mx.eval(mx.quantized_matmul(x[:, 0], words[0], scales[0], biases[0], group_size=GROUP, bits=4))
 
     return [run]
-
-
-def void(_: object) -> None:
-    """Drop a result."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
-/* A job is published by storing a ticket: its number in the upper half, the next piece in the lower. A thread claims a
- * piece by raising the lower half with compare-and-swap; that fails when the job is over, since a ticket is used once,
- * so a thread that comes late touches nothing of a job it missed and nobody waits for it. Pieces done are counted apart.
+/* A job is published by storing a ticket: its number in the upper half; in the lower, how many shares were taken of the
+ * job's first half and of its second. A thread claims a share by raising one of these counts with compare-and-swap; that
+ * fails when the job is over, since a ticket is used once, so a thread that comes late touches nothing of a job it
+ * missed and nobody waits for it. Shares done are counted apart.
+ *
+ * A thread takes from its own half in ascending order as long as there is something, so that what it reads lies in one
+ * stretch of memory and what it prefetches is what it needs next; then it helps with the other half.
  *
  * A waiting thread first pauses, then yields the processor, and at last sleeps: a machine with more work than
  * processors loses nothing to it. */
@@ -34,7 +38,7 @@ struct ss_pool {
     atomic_flag busy;
     pthread_mutex_t lock;
     pthread_cond_t wake, finished;
-    atomic_int sleepers, caller_sleeps, stopping;
+    atomic_int sleepers, caller_sleeps, stopping, arrived;
     _Alignas(LINE) _Atomic uint64_t ticket;
     _Alignas(LINE) _Atomic int64_t done;
     _Alignas(LINE) _Atomic int64_t pieces;
@@ -68,22 +72,48 @@ static void restore_mode(unsigned mode) {
 #endif
 }
 
-/* Take pieces of the job that `ticket` belongs to until none is left. */
-static void take_pieces(ss_pool *pool, uint64_t ticket) {
+#define TAKEN_BITS 16
+#define MOST_SHARES 0xffffu /* each half's count fits into TAKEN_BITS */
+#define NOTHING_LEFT 0xffffffffu
+
+/* Pieces that are claimed together. */
+static int64_t share_size(int64_t pieces) { return (pieces + MOST_SHARES - 1) / MOST_SHARES; }
+static int64_t share_count(int64_t pieces) {
+    int64_t size = share_size(pieces);
+    return size ? (pieces + size - 1) / size : 0;
+}
+
+/* The next share of `half`, or of the other one when that is empty; -1 when all are taken. `step` is what claims it. */
+static int64_t next_share(uint64_t ticket, int64_t shares, int half, uint64_t *step) {
+    int64_t middle = (shares + 1) / 2;
+    int64_t first = (int64_t)(ticket >> TAKEN_BITS & MOST_SHARES), second = middle + (int64_t)(ticket & MOST_SHARES);
+    if (first < middle && (half == 0 || second >= shares)) {
+        *step = (uint64_t)1 << TAKEN_BITS;
+        return first;
+    }
+    *step = 1;
+    return second < shares ? second : -1;
+}
+
+/* Take shares of the job that `ticket` belongs to until none is left. */
+static void take_shares(ss_pool *pool, uint64_t ticket, int half) {
     for (;;) {
         int64_t pieces = atomic_load_explicit(&pool->pieces, memory_order_acquire);
         ss_work work = atomic_load_explicit(&pool->work, memory_order_acquire);
         void *context = atomic_load_explicit(&pool->context, memory_order_acquire);
-        int64_t piece = (int64_t)(ticket & 0xffffffffu);
-        if (piece >= pieces) return;
-        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket + 1, memory_order_acq_rel,
+        int64_t shares = share_count(pieces), size = share_size(pieces);
+        uint64_t step;
+        int64_t share = next_share(ticket, shares, half, &step);
+        if (share < 0) return;
+        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket + step, memory_order_acq_rel,
                                                    memory_order_acquire)) {
             continue; /* `ticket` is now the current one; another job's fields are read again above */
         }
-        ticket++;
-        work(context, piece);
-        /* `pieces` belongs to this job: the claim succeeded, so the job was not over when it was read */
-        if (atomic_fetch_add_explicit(&pool->done, 1, memory_order_seq_cst) + 1 == pieces &&
+        ticket += step;
+        int64_t end = (share + 1) * size < pieces ? (share + 1) * size : pieces;
+        for (int64_t piece = share * size; piece < end; piece++) work(context, piece);
+        /* `shares` belongs to this job: the claim succeeded, so the job was not over when it was read */
+        if (atomic_fetch_add_explicit(&pool->done, 1, memory_order_seq_cst) + 1 == shares &&
             atomic_load_explicit(&pool->caller_sleeps, memory_order_seq_cst)) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->finished);
@@ -93,17 +123,18 @@ static void take_pieces(ss_pool *pool, uint64_t ticket) {
 }
 
 static int work_waits(ss_pool *pool) {
-    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_seq_cst);
-    return (int64_t)(ticket & 0xffffffffu) < atomic_load_explicit(&pool->pieces, memory_order_relaxed);
+    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_seq_cst), step;
+    return next_share(ticket, share_count(atomic_load_explicit(&pool->pieces, memory_order_relaxed)), 0, &step) >= 0;
 }
 
 static void *worker(void *argument) {
     ss_pool *pool = argument;
+    int half = (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_relaxed) + 1) % 2; /* the caller has the first */
     plain_mode();
     while (!atomic_load_explicit(&pool->stopping, memory_order_acquire)) {
         uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
         if (work_waits(pool)) {
-            take_pieces(pool, ticket);
+            take_shares(pool, ticket, half);
             continue;
         }
         int found = 0;
@@ -122,9 +153,9 @@ static void *worker(void *argument) {
 
 static void publish(ss_pool *pool, ss_work work, void *context, int64_t pieces) {
     uint64_t number = (atomic_load_explicit(&pool->ticket, memory_order_relaxed) >> 32) + 1;
-    /* The last job has no pieces left. Whoever reads one of the new fields below also sees this ticket, so that it
-     * cannot claim a piece of the last job by the new job's count. */
-    atomic_store_explicit(&pool->ticket, number << 32 | 0xffffffffu, memory_order_seq_cst);
+    /* The last job has no shares left. Whoever reads one of the new fields below also sees this ticket, so that it
+     * cannot claim a share of the last job by the new job's count. */
+    atomic_store_explicit(&pool->ticket, number << 32 | NOTHING_LEFT, memory_order_seq_cst);
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->work, work, memory_order_release);
     atomic_store_explicit(&pool->context, context, memory_order_release);
@@ -137,15 +168,15 @@ static void publish(ss_pool *pool, ss_work work, void *context, int64_t pieces) 
     }
 }
 
-static void wait_for_all(ss_pool *pool, int64_t pieces) {
+static void wait_for_all(ss_pool *pool, int64_t shares) {
     for (int i = 0; i < PAUSES + CALLER_YIELDS; i++) {
-        if (atomic_load_explicit(&pool->done, memory_order_acquire) == pieces) return;
+        if (atomic_load_explicit(&pool->done, memory_order_acquire) == shares) return;
         if (i < PAUSES) pause_once();
         else sched_yield();
     }
     pthread_mutex_lock(&pool->lock);
     atomic_store_explicit(&pool->caller_sleeps, 1, memory_order_seq_cst);
-    while (atomic_load_explicit(&pool->done, memory_order_seq_cst) != pieces)
+    while (atomic_load_explicit(&pool->done, memory_order_seq_cst) != shares)
         pthread_cond_wait(&pool->finished, &pool->lock);
     atomic_store_explicit(&pool->caller_sleeps, 0, memory_order_seq_cst);
     pthread_mutex_unlock(&pool->lock);
@@ -153,13 +184,13 @@ static void wait_for_all(ss_pool *pool, int64_t pieces) {
 
 void ss_share(ss_call *call, ss_work work, void *context, int64_t pieces) {
     ss_pool *pool = call->pool;
-    if (call->own_scratch || !pool->started || pieces < 2 || pieces >= 0xffffffff) {
+    if (call->own_scratch || !pool->started || pieces < 2) {
         for (int64_t i = 0; i < pieces; i++) work(context, i);
         return;
     }
     publish(pool, work, context, pieces);
-    take_pieces(pool, atomic_load_explicit(&pool->ticket, memory_order_acquire));
-    wait_for_all(pool, pieces);
+    take_shares(pool, atomic_load_explicit(&pool->ticket, memory_order_acquire), 0);
+    wait_for_all(pool, share_count(pieces));
 }
 
 static char *allocate(size_t bytes) {
@@ -212,7 +243,7 @@ int32_t ss_pool_create(int32_t threads, int32_t variant, ss_pool **result) {
     if (!pool) return SS_NO_MEMORY;
     *pool = (ss_pool){.kernels = kernels, .owner = getpid(), .threads = threads};
     atomic_flag_clear(&pool->busy);
-    atomic_init(&pool->ticket, 0xffffffffu); /* no job: nothing to claim */
+    atomic_init(&pool->ticket, NOTHING_LEFT); /* no job: nothing to claim */
     pool->handles = calloc((size_t)threads, sizeof *pool->handles);
     if (!pool->handles || pthread_mutex_init(&pool->lock, NULL)) {
         free(pool->handles);

@@ -1,9 +1,11 @@
 /* The C core's own test, meant to run under sanitizers: every buffer has exactly the size the interface asks for. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "made.h"
+#include "threads.h"
 
 static void products(ss_pool *pool, ss_pool *other, int64_t rows, int64_t columns, int bits, int group, int type) {
     owned o = make(2, rows, columns, bits, group, type);
@@ -152,7 +154,28 @@ static void contention(int32_t variant) {
     drop(&o);
 }
 
+static void count_piece(void *context, int64_t piece) { atomic_fetch_add(&((atomic_int *)context)[piece], 1); }
+
+/* Every piece of a job is done once: for none, few, more than fit into a ticket's counts, and one job after another. */
+static void sharing(int threads) {
+    static atomic_int done[200001];
+    const int64_t sizes[] = {0, 1, 2, 3, 5, 13, 65534, 65535, 65536, 131070, 131071, 200001};
+    ss_pool *pool;
+    ss_call call;
+    CHECK(!ss_pool_create(threads, 0, &pool));
+    CHECK(!ss_begin(pool, 0, &call));
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int again = 0; again < (sizes[s] < 100 ? 200 : 2); again++) {
+            ss_share(&call, count_piece, done, sizes[s]);
+            for (int64_t i = 0; i < 200001; i += sizes[s] < 100 && i == 20 ? 199980 : 1)
+                CHECK(atomic_exchange(&done[i], 0) == (i < sizes[s]));
+        }
+    ss_end(&call);
+    ss_pool_destroy(pool);
+}
+
 int main(int count, char **arguments) {
+    for (int threads = 1; threads <= 4; threads++) sharing(threads);
     for (int32_t variant = 0; ss_variant_name(variant); variant++) {
         if (!ss_variant_runnable(variant)) continue;
         if (count > 1 && strcmp(arguments[1], ss_variant_name(variant))) continue;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,9 @@ from slotstream_core.native.products import Floats, NativeProducts
 
 TOLERANCE: Final = 1e-4
 """Largest difference, relative to the largest value of the result."""
+
+TURNS: Final = 16
+"""Products by each of the variants that are timed."""
 
 LAYOUTS: Final = ((4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128))
 _ROWS, _COLUMNS, _ACTIVATIONS = 11, 384, 3
@@ -93,17 +97,21 @@ def difference(found: Floats, expected: npt.NDArray[np.floating]) -> float:
     return float(gap / np.abs(expected).max()) if np.isfinite(gap) else float("inf")
 
 
-def seconds_of_a_product(products: NativeProducts) -> float:
-    """Shortest of a few runs, in processor time, of one product whose weights stay in the cache; for one thread."""
+def fastest_of(candidates: Sequence[NativeProducts]) -> int:
+    """Which of some libraries of one thread multiplies fastest: the index of the shortest processor time.
+
+    They multiply weights that stay in the cache by one row, in turns, so that whatever else the machine does slows all.
+    """
     random = np.random.default_rng(21)
     matrix, _ = random_matrix(random, (256, 1024), bits=4, group_size=64)
     x = random.standard_normal((1, 1024)).astype(np.float32)
-    shortest = float("inf")
-    for _ in range(12):
-        started = time.thread_time()
-        products.multiply(matrix, x)
-        shortest = min(shortest, time.thread_time() - started)
-    return shortest
+    shortest = [float("inf")] * len(candidates)
+    for _ in range(TURNS):
+        for index, products in enumerate(candidates):
+            started = time.thread_time()
+            products.multiply(matrix, x)
+            shortest[index] = min(shortest[index], time.thread_time() - started)
+    return shortest.index(min(shortest))
 
 
 def _upper(values: Floats) -> npt.NDArray[np.uint16]:

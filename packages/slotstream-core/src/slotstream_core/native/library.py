@@ -6,13 +6,14 @@ import ctypes
 import logging
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from slotstream_core.errors import NativeError, SettingError
 from slotstream_core.native.binding import library_path, open_binding, variant_names
-from slotstream_core.native.checking import disagreement, seconds_of_a_product
+from slotstream_core.native.checking import disagreement, fastest_of
 from slotstream_core.native.products import NativeProducts
 
 VARIABLE: Final = "SLOTSTREAM_NATIVE"
@@ -106,8 +107,7 @@ def _best(library: ctypes.CDLL) -> str:
     names = list(variant_names(library))
     if names[-1] not in TIMED:
         return names[-1]
-    times = {}
-    for name in TIMED:
-        with NativeLibrary(library, variant=name, threads=1) as candidate:
-            times[name] = seconds_of_a_product(candidate)
-    return min(times, key=lambda name: times[name])
+    with ExitStack() as stack:
+        candidates = [stack.enter_context(NativeLibrary(library, variant=name, threads=1)) for name in TIMED]
+        fastest = candidates[fastest_of(candidates)]
+    return fastest.variant
