@@ -103,7 +103,8 @@ def main() -> None:
     peer = GgmlPeer(options.ggml, threads=options.threads) if options.ggml else None
     if peer is None:
         print("without --ggml there is no comparison with ggml")
-    rows, values = [], {}
+    rows: list[list[str]] = []
+    values: dict[str, float] = {}
     with library:
         for case in CASES:
             if options.only not in case.name:
@@ -198,7 +199,7 @@ def native_calls(case: Case, library: NativeLibrary) -> list[Callable[[], None]]
     pool = ctypes.c_void_p(library.handle)
     if case.members > 1:
         function = functions.ss_multiply_members
-        rest = (places[0], kind, case.activations, places[1], places[2], len(members), places[3])
+        rest: tuple[object, ...] = (places[0], kind, case.activations, places[1], places[2], len(members), places[3])
     else:
         function = functions.ss_multiply
         rest = (0, places[0], kind, case.activations, places[3])
