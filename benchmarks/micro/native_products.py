@@ -34,8 +34,12 @@ from slotstream_core.native.matrices import TYPES, address
 GROUP = 64
 COLD_BYTES = 128 << 20
 LEAST_CALLS = 4
-SETTLING_S = 0.02
-"""Pause before a contender's turn: waiting threads of the one before spin for some milliseconds, on a core it needs."""
+SETTLING_S = 0.01
+"""Pause before a contender's turn, and of its untimed calls after it.
+
+The waiting threads of the one before spin for some milliseconds on a core that it needs, and its own have fallen asleep
+and must be awake, on a core of their own.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +176,9 @@ def measure(
         for name in names[start:] + names[:start]:
             count = max(calls_of[name], LEAST_CALLS if name != "mlx" else 1)
             time.sleep(SETTLING_S)
-            next(ways[name])()
+            until = time.perf_counter() + SETTLING_S
+            while time.perf_counter() < until:
+                next(ways[name])()
             started = clock()
             for _ in range(count):
                 next(ways[name])()
