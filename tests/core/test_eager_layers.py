@@ -181,7 +181,7 @@ def test_a_layer_refuses_matrices_that_do_not_fit_and_arrays_of_another_shape() 
         with pytest.raises(ValueError, match="another size"):
             _native.enter(layer, library.handle, x, np.zeros(35, np.float32), injection)
         with pytest.raises(ValueError, match="no delta rule"):
-            _native.advance_delta(layer, library.handle, x, x, x, x, x, x, x, np.zeros((3, 2), np.int32), x)
+            _native.advance_delta(layer, library.handle, x, x, x, x, None, x, x, x, np.zeros((3, 2), np.int32), x)
         with pytest.raises(ValueError, match="no pool"):
             _native.enter(layer, 0, x, np.zeros(36, np.float32), injection)
 

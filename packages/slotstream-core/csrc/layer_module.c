@@ -260,29 +260,33 @@ PyObject *ss_py_leave(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     return finish_with(&call, code);
 }
 
-/* advance_delta(layer, pool, streams rows, window rows, new_window rows, memory, then five outputs) */
+/* advance_delta(layer, pool, streams rows, window rows, moved rows, memory, history rows or None, then five outputs) */
 PyObject *ss_py_advance_delta(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     Call call;
-    if (!starts(&call, "advance_delta", count, 11)) return NULL;
+    if (!starts(&call, "advance_delta", count, 12)) return NULL;
     const ss_layer *layer = layer_of(&call, args[0]);
     ss_pool *pool = pool_of(&call, args[1]);
     require(&call, call.failed || layer->has_delta, "the layer has no delta rule");
-    Rows streams = streams_of(&call, layer, args[2]), window = {0}, new_window = {0};
-    int64_t values = 0;
-    float *memory = NULL;
+    Rows streams = streams_of(&call, layer, args[2]);
+    ss_remembered r = {0};
     if (!call.failed) {
         const ss_delta *d = &layer->delta;
-        int64_t channels = 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim;
-        window = fitting(&call, args[3], d->tap_count - 1, channels, 0);
-        new_window = fitting(&call, args[4], d->tap_count - 1, channels, 1);
-        memory = flat(&call, args[5], &values, PyBUF_WRITABLE);
-        require(&call, values == d->value_heads * d->value_dim * d->key_dim, "the memory has another shape");
+        int64_t channels = 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim, kept = d->tap_count - 1;
+        int64_t size = d->value_heads * d->value_dim * d->key_dim, values = 0;
+        r.window = fitting(&call, args[3], kept, channels, 0).data;
+        Rows moved = output(&call, args[4]);
+        require(&call, call.failed || (moved.width == channels && moved.rows >= kept && moved.rows - kept <= streams.rows),
+                "the moved window has another shape");
+        r.moved = moved.data, r.moved_rows = moved.rows;
+        int recorded = args[6] != Py_None;
+        r.memory = flat(&call, args[5], &values, recorded ? 0 : PyBUF_WRITABLE);
+        require(&call, values == size, "the memory has another shape");
+        if (recorded) r.history = fitting(&call, args[6], streams.rows, size, 1).data;
     }
-    ss_attended out = attended_of(&call, layer, args + 6, streams.rows);
+    ss_attended out = attended_of(&call, layer, args + 7, streams.rows);
     int32_t code = SS_OK;
-    RUN(RELEASE_FROM, code = ss_advance_delta(layer, pool, streams.data, streams.rows, window.data, new_window.data,
-                                              memory, &out));
+    RUN(RELEASE_FROM, code = ss_advance_delta(layer, pool, streams.data, streams.rows, &r, &out));
     return finish_with(&call, code);
 }
 

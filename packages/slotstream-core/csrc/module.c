@@ -140,7 +140,7 @@ static PyObject *py_delta(PyObject *self, PyObject *const *args, Py_ssize_t coun
     Call call;
     if (!starts(&call, "delta", count, 16)) return NULL;
     int64_t rates = 0, steps = 0, dims = 0, memory = 0;
-    ss_delta_step a;
+    ss_delta_step a = {0};
     Rows convolved = contiguous_rows(&call, args[0]), gate = input(&call, args[1]), step = input(&call, args[2]);
     Rows decay = input(&call, args[3]);
     a.rate = flat(&call, args[4], &rates, 0);

@@ -47,7 +47,8 @@ typedef struct {
     int64_t gate_stride, step_stride, decay_stride;
     const float *rate, *dt_bias; /* [value_heads]; rate is -exp(A_log) */
     const float *norm_weight;    /* [value_dim] */
-    float *memory;               /* [value_heads, value_dim, key_dim], advanced in place */
+    float *memory;               /* [value_heads, value_dim, key_dim], advanced in place unless there is a history */
+    float *history;              /* null, or [rows, ...]: the memory after each row; `memory` stays as it is then */
     float *out;                  /* [rows, value_heads * value_dim] */
     float norm_eps, key_eps;
     int32_t silu_gate;

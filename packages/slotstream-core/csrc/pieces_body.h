@@ -207,6 +207,11 @@ static void delta_heads(const ss_delta_step *a, int64_t first, int64_t last) {
         int64_t key_head = head / (a->value_heads / a->key_heads);
         float *memory = a->memory + head * vd * kd;
         for (int64_t t = 0; t < a->rows; t++) {
+            if (a->history) {
+                float *next = a->history + (t * a->value_heads + head) * vd * kd;
+                memcpy(next, memory, (size_t)(vd * kd) * sizeof *next);
+                memory = next;
+            }
             const float *row = a->convolved + t * width;
             unit(row + key_head * kd, kd, a->key_eps, 1.0f / sqrtf((float)kd), q);
             unit(row + keys + key_head * kd, kd, a->key_eps, 1.0f, k);

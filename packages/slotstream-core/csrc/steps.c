@@ -228,18 +228,18 @@ int32_t ss_leave(const ss_layer *layer, ss_pool *pool, const float *mixed, const
     return code;
 }
 
-/* The last rows of the window and what followed it. */
-static void move_window(const float *window, int64_t kept, const float *x, int64_t stride, int64_t rows,
-                        int64_t channels, float *to) {
-    for (int64_t i = 0; i < kept; i++) {
-        int64_t row = rows - kept + i;
-        const float *from = row < 0 ? window + (kept + row) * channels : x + row * stride;
-        memmove(to + i * channels, from, (size_t)channels * sizeof *to);
+/* The last rows of the window, which has `kept`, and of what followed it. */
+static void move_window(const ss_remembered *r, int64_t kept, const float *x, int64_t stride, int64_t rows,
+                        int64_t channels) {
+    for (int64_t i = 0; i < r->moved_rows; i++) {
+        int64_t row = rows - r->moved_rows + i;
+        const float *from = row < 0 ? r->window + (kept + row) * channels : x + row * stride;
+        memmove(r->moved + i * channels, from, (size_t)channels * sizeof *from);
     }
 }
 
-int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, const float *window,
-                         float *new_window, float *memory, const ss_attended *out) {
+int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows,
+                         const ss_remembered *remembered, const ss_attended *out) {
     const ss_delta *d = &layer->delta;
     int64_t channels = 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim;
     int64_t width = d->value_heads * d->value_dim, all = ss_maps_width(&layer->inputs);
@@ -252,12 +252,12 @@ int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *stre
     if (code == SS_OK) {
         int64_t stride;
         const float *x = part_of(&layer->inputs, d->part[0], projections, rows, &stride);
-        pieces->convolve(window, x, stride, d->taps, rows, channels, d->tap_count, 1, convolved);
-        move_window(window, d->tap_count - 1, x, stride, rows, channels, new_window);
+        pieces->convolve(remembered->window, x, stride, d->taps, rows, channels, d->tap_count, 1, convolved);
+        move_window(remembered, d->tap_count - 1, x, stride, rows, channels);
         ss_delta_step step = {.rows = rows, .key_heads = d->key_heads, .value_heads = d->value_heads,
                               .key_dim = d->key_dim, .value_dim = d->value_dim, .convolved = convolved,
                               .rate = d->rate, .dt_bias = d->dt_bias, .norm_weight = d->norm_weight,
-                              .memory = memory, .out = mixed, .norm_eps = d->norm_eps, .key_eps = d->key_eps,
+                              .memory = remembered->memory, .history = remembered->history, .out = mixed, .norm_eps = d->norm_eps, .key_eps = d->key_eps,
                               .silu_gate = d->silu_gate};
         step.gate = part_of(&layer->inputs, d->part[1], projections, rows, &step.gate_stride);
         step.step = part_of(&layer->inputs, d->part[2], projections, rows, &step.step_stride);

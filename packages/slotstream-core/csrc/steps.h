@@ -102,10 +102,18 @@ typedef struct {
 int32_t ss_leave(const ss_layer *layer, ss_pool *pool, const float *mixed, const float *streams, const float *injection,
                  int64_t rows, const ss_attended *out);
 
-/* Both, with the delta rule between them. window [tap_count - 1, channels] is left as it is and new_window written;
- * memory is advanced in place. */
-int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, const float *window,
-                         float *new_window, float *memory, const ss_attended *out);
+/* What the delta rule remembers: the last inputs of its convolution and its memory. */
+typedef struct {
+    const float *window; /* [tap_count - 1, channels] */
+    float *moved;        /* [moved_rows, channels]: the last rows of the window followed by this call's inputs */
+    int64_t moved_rows;  /* tap_count - 1, and up to as many more as the call has rows */
+    float *memory;       /* as in ss_delta_step */
+    float *history;
+} ss_remembered;
+
+/* Both, with the delta rule between them. */
+int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows,
+                         const ss_remembered *remembered, const ss_attended *out);
 
 /* The shared expert: out [rows, hidden] and its raw gate [rows, 1]. */
 int32_t ss_shared(const ss_layer *layer, ss_pool *pool, const float *x, int64_t rows, float *out, float *gate);

@@ -134,15 +134,33 @@ def advance_delta(
     pool: int,
     streams: _Floats,
     window: _Floats,
-    new_window: _Floats,
+    moved: _Floats,
     memory: _Floats,
+    history: _Floats | None,
     out_streams: _Floats,
     out_x: _Floats,
     out_injection: _Floats,
     out_ids: _Ids,
     out_mix: _Floats,
     /,
-) -> None: ...
+) -> None:
+    """Enter, advance the delta rule and leave.
+
+    Args:
+        layer: With a delta rule.
+        pool: The threads.
+        streams: [T, streams * hidden].
+        window: The convolution's last inputs, [taps - 1, channels].
+        moved: The last rows of the window followed by this call's inputs, at least as many as the window has.
+        memory: Advanced in place, or left alone where there is a history.
+        history: [T, values]: the memory after each row.
+        out_streams: This and the other outputs are those of `leave`.
+        out_x: As there.
+        out_injection: As there.
+        out_ids: As there.
+        out_mix: As there.
+    """
+
 def shared(layer: Layer, pool: int, x: _Floats, out: _Floats, gate: _Floats, /) -> None: ...
 def join_experts(
     layer: Layer,

@@ -205,7 +205,8 @@ static void advance(made_layer *l, ss_pool *pool, const float *streams, int64_t 
     float *moved = blank(3 * l->channels), *shared = blank(rows * hidden), *gate = blank(rows);
     ss_attended a = {blank(rows * count * hidden), blank(rows * hidden), blank(rows * count),
                      exactly((size_t)(rows * top) * 4), blank(rows * top)};
-    CHECK(!ss_advance_delta(&l->layer, pool, streams, rows, window, moved, memory, &a));
+    ss_remembered remembered = {window, moved, 3, memory, NULL};
+    CHECK(!ss_advance_delta(&l->layer, pool, streams, rows, &remembered, &a));
     CHECK(!ss_shared(&l->layer, pool, a.x, rows, shared, gate));
     ss_routed r = {&l->gate.m, &l->up.m, &l->down.m, a.ids, a.mix, a.x, shared, gate, a.streams, a.injection, out};
     CHECK(!ss_join_experts(&l->layer, pool, &r, rows));
@@ -218,6 +219,31 @@ static void advance(made_layer *l, ss_pool *pool, const float *streams, int64_t 
     memcpy(window, moved, (size_t)(3 * l->channels) * 4);
     free(moved), free(shared), free(gate), free(a.streams), free(a.x), free(a.injection), free(a.ids), free(a.mix);
     free(refused);
+}
+
+/* A recorded call leaves the memory alone and writes what single rows make of it, one after another. */
+static void recordings(ss_pool *pool, int bits, int64_t hidden) {
+    int64_t rows = between(2, 6), count = between(1, 3), width = count * hidden, top;
+    made_layer *l = make_layer(bits, hidden, count);
+    top = l->layer.experts.top;
+    float *x = activations(rows * width), *window = activations(3 * l->channels), *memory = activations(l->memory);
+    float *before = exactly((size_t)l->memory * 4), *out = blank(width);
+    memcpy(before, memory, (size_t)l->memory * 4);
+    float *moved = blank((3 + rows) * l->channels), *history = blank(rows * l->memory);
+    ss_attended a = {blank(rows * width), blank(rows * hidden), blank(rows * count), exactly((size_t)(rows * top) * 4),
+                     blank(rows * top)};
+    ss_remembered remembered = {window, moved, 3 + rows, memory, history};
+    CHECK(!ss_advance_delta(&l->layer, pool, x, rows, &remembered, &a));
+    same(memory, before, l->memory);
+    same(moved, window, 3 * l->channels);
+    for (int64_t t = 0; t < rows; t++) {
+        advance(l, pool, x + t * width, 1, window, memory, out);
+        same(history + t * l->memory, memory, l->memory);
+        same(moved + (t + 1) * l->channels, window, 3 * l->channels);
+    }
+    free(x), free(window), free(memory), free(before), free(out), free(moved), free(history);
+    free(a.streams), free(a.x), free(a.injection), free(a.ids), free(a.mix);
+    drop_layer(l);
 }
 
 static void layers(ss_pool *pool, ss_pool *other, int bits, int64_t hidden) {
@@ -248,6 +274,7 @@ static void everything(ss_pool *pool, ss_pool *other) {
         for (int group = 32; group <= 128; group *= 2) unpacking(4, group), unpacking(8, group);
     }
     for (int bits = 0; bits <= 8; bits += 4) {
+        recordings(pool, bits, 64);
         layers(pool, other, bits, 64);
         layers(pool, other, bits, 96);
     }

@@ -27,12 +27,14 @@ class PassPositions:
         angles: Of the pass's tokens.
         block_angles: Of the first tokens of the indexer's blocks completed in the pass, or None.
         record: Whether layers keep what is needed to trim inside the pass.
+        queries: Rows at the end that an attention layer goes on with; all of them when None.
     """
 
     start: int
     angles: Angles
     block_angles: Angles | None
     record: bool
+    queries: int | None = None
 
 
 class DecoderLayer:
@@ -78,11 +80,19 @@ class DecoderLayer:
         leases: PassLeases,
         watch: PassWatch | None = None,
     ) -> mx.array:
-        """Advance ``state`` and return the new streams, [T, streams, hidden]."""
+        """Advance ``state`` and return the new streams, [T, streams, hidden]; see `PassPositions.queries`."""
         if isinstance(self._mixer, SparseAttention) and self._mixer.evaluates:
             leases.arrive()
         streams, x, injection = self.attend(streams, state, positions, watch)
         return self.take_in(streams, self.experts(x, leases, watch), injection)
+
+    def remember(self, streams: mx.array, state: AttentionState, positions: PassPositions) -> None:
+        """Advance the ``state`` of an attention layer by rows that nothing is computed from."""
+        x, _ = self._attention_streams.read(streams)
+        angles, block_angles = positions.angles, positions.block_angles
+        if not isinstance(self._mixer, SparseAttention):
+            raise StateError(f"a {type(self._mixer).__name__} has no keys to remember")
+        self._mixer(x, state, angles=angles, block_angles=block_angles, record=positions.record, queries=0)
 
     def take_in(self, streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:
         """The streams after the experts' ``output`` [T, hidden]; ``injection`` is what `attend` returned."""
@@ -99,8 +109,16 @@ class DecoderLayer:
             y = self._mixer(x, state, start=positions.start, record=positions.record)
         elif isinstance(self._mixer, SparseAttention) and isinstance(state, AttentionState):
             y = self._mixer(
-                x, state, angles=positions.angles, block_angles=positions.block_angles, record=positions.record
+                x,
+                state,
+                angles=positions.angles,
+                block_angles=positions.block_angles,
+                record=positions.record,
+                queries=positions.queries,
             )
+            if positions.queries is not None:
+                first = streams.shape[0] - positions.queries
+                streams, injection = streams[first:], injection[first:]
         else:
             raise StateError(f"a {type(state).__name__} was passed to a {type(self._mixer).__name__}")
         streams = self._attention_streams.inject(streams, y, injection)

@@ -12,8 +12,10 @@ import mlx.core as mx
 import numpy as np
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.errors import StateError
 from slotstream_core.experts.stacks import Experts
 from slotstream_core.models.qwen4_exp.attention import AttentionState
+from slotstream_core.models.qwen4_exp.decoder_layer import PassPositions, decoder_layer
 from slotstream_core.models.qwen4_exp.draft_state import DraftState, Ids
 from slotstream_core.models.qwen4_exp.moe import PassLeases, pass_leases
 from slotstream_core.models.qwen4_exp.parts import layer_parts
@@ -60,23 +62,19 @@ class DraftHead:
         self._shape = (config.hc_count, config.hidden_size)
         self._ratio = config.indexer_compress_ratio
         self._dtype = weights.compute_dtype
-        self._embedding = embedding
         self._vocabulary = vocabulary
         self._rotary = rotary
-        self._embedding_norm = weights.norm(f"{DRAFT_PREFIX}.pre_fc_norm_embedding.weight", config.rms_norm_eps)
-        self._streams_norm = weights.norm(f"{DRAFT_PREFIX}.pre_fc_norm_hidden.weight", config.rms_norm_eps)
-        self._from_embedding = weights.projection(f"{DRAFT_PREFIX}.fc_embedding")
-        self._from_streams = weights.projection(f"{DRAFT_PREFIX}.fc_hidden")
-        self._attention_streams = parts.streams(weights, f"{layer}.attn_hyper_connection", config)
-        self._attention = parts.attention(weights, f"{layer}.self_attn", config)
-        self._expert_streams = parts.streams(weights, f"{layer}.mlp_hyper_connection", config)
-        self._experts = parts.experts(weights, f"{layer}.mlp", config, layer=0, experts=experts)
+        self._inputs = parts.draft_inputs(weights, DRAFT_PREFIX, config, embedding)
+        self._layer = decoder_layer(weights, layer, config, kind="full_attention", layer=0, experts=experts)
         self._mixer = parts.mixer(weights, f"{DRAFT_PREFIX}.hyper_connection_mixer", config)
 
     def new_state(self) -> DraftState:
         """The state before the first token."""
+        attention = self._layer.new_state()
+        if not isinstance(attention, AttentionState):
+            raise StateError(f"the draft head's layer keeps a {type(attention).__name__}; it needs attention")
         return DraftState(
-            attention=self._attention.new_state(),
+            attention=attention,
             streams=mx.zeros((0, *self._shape), self._dtype),
             tokens=np.zeros(0, np.int64),
         )
@@ -96,7 +94,10 @@ class DraftHead:
             end = min(start + ROWS_AT_ONCE, known)
             rows = slice(start - state.first, end - state.first)
             after = state.tokens[rows.start + 1 : rows.stop + 1]
-            self._attend(state.attention, state.streams[rows], mx.array(after.astype(np.int32)), queries=0)
+            streams = state.streams[rows]
+            positions = self._positions(state.attention, streams, queries=0)
+            joined = self._inputs(streams, mx.array(after.astype(np.int32)))
+            self._layer.remember(joined, state.attention, positions)
             mx.eval(*state.attention.arrays())
         self._drop_rows(state)
 
@@ -118,13 +119,13 @@ class DraftHead:
         after = np.append(state.tokens[state.attention.length - state.first + 1 :], token)
         attention = state.attention
         with pass_leases() as leases:
-            logits, streams = self.predict(attention, waiting, mx.array(after.astype(np.int32)), leases)
-            guesses = [mx.argmax(logits, axis=-1)]
+            mixed, streams = self._advance(attention, waiting, mx.array(after.astype(np.int32)), leases)
+            guesses = [self._vocabulary.best(mixed)]
             kept, index = attention.length, attention.index.fork()
             try:
                 for _ in range(depth - 1):
-                    logits, streams = self.predict(attention, streams, guesses[-1], leases)
-                    guesses.append(mx.argmax(logits, axis=-1))
+                    mixed, streams = self._advance(attention, streams, guesses[-1], leases)
+                    guesses.append(self._vocabulary.best(mixed))
             finally:
                 attention.length, attention.index = kept, index
             found = mx.concatenate(guesses)
@@ -152,34 +153,19 @@ class DraftHead:
         Returns:
             Logits of the token after ``after[-1]``, [1, vocab], and the head's own streams, [1, streams, hidden].
         """
-        if self._attention.evaluates:
-            leases.arrive()  # of the prediction before
-        streams = self._attend(attention, streams, after, queries=1)
-        x, injection = self._expert_streams.read(streams)
-        streams = self._expert_streams.inject(streams, self._experts(x, leases), injection)
-        mixed, _ = self._mixer.mix(streams)
+        mixed, streams = self._advance(attention, streams, after, leases)
         return self._vocabulary(mixed), streams
 
-    def _attend(self, attention: AttentionState, streams: mx.array, after: mx.array, *, queries: int) -> mx.array:
-        """Append the keys and values of rows; return the streams of the last ``queries`` of them after attention.
+    def _advance(
+        self, attention: AttentionState, streams: mx.array, after: mx.array, leases: PassLeases
+    ) -> tuple[mx.array, mx.array]:
+        """As `predict`, with what the vocabulary's head reads, [1, hidden], in place of logits."""
+        positions = self._positions(attention, streams, queries=1)
+        streams = self._layer(self._inputs(streams, after), attention, positions, leases)
+        mixed, _ = self._mixer.mix(streams)
+        return mixed, streams
 
-        Args:
-            attention: Advanced by the rows.
-            streams: Of the rows, [rows, streams, hidden].
-            after: The token after each row, [rows].
-            queries: Rows at the end to go on with.
-        """
-        joined = self._join(streams, after)
-        angles, block_angles = self._rotary.pass_angles(attention.length, joined.shape[0], self._ratio)
-        x, injection = self._attention_streams.read(joined)
-        y = self._attention(x, attention, angles=angles, block_angles=block_angles, record=queries > 0, queries=queries)
-        first = joined.shape[0] - queries
-        return self._attention_streams.inject(joined[first:], y, injection[first:])
-
-    def _join(self, streams: mx.array, after: mx.array) -> mx.array:
-        """The layer's input [rows, streams, hidden]."""
-        rows = streams.shape[0]
-        count, hidden = self._shape
-        embedded = self._from_embedding(self._embedding_norm(self._embedding.rows(after)[:, None])[:, 0])
-        normed = self._streams_norm(streams.reshape(rows, 1, count * hidden))
-        return self._from_streams(normed.reshape(rows * count, hidden)).reshape(streams.shape) + embedded[:, None]
+    def _positions(self, attention: AttentionState, streams: mx.array, *, queries: int) -> PassPositions:
+        start = attention.length
+        angles, block_angles = self._rotary.pass_angles(start, streams.shape[0], self._ratio)
+        return PassPositions(start=start, angles=angles, block_angles=block_angles, record=queries > 0, queries=queries)

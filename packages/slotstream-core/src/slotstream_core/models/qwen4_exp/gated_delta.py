@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Protocol, Self
 
 import mlx.core as mx
 
@@ -21,6 +21,32 @@ KEY_EPS = 1e-6
 """Added to the squared length under the root when keys and queries are normalised."""
 
 
+class DeltaRecording(Protocol):
+    """Windows and memories at the positions of one pass, from before its first token to after its last."""
+
+    def at(self, position: int) -> tuple[mx.array, mx.array]:
+        """Window and memory after ``position`` tokens of the pass."""
+
+    def arrays(self) -> Iterable[mx.array]:
+        """What may not be evaluated yet."""
+
+
+class DeltaPairs:
+    """A `DeltaRecording` of arrays, in the order of positions."""
+
+    def __init__(self, pairs: Iterable[tuple[mx.array, mx.array]]) -> None:
+        self._pairs = tuple(pairs)
+
+    def at(self, position: int) -> tuple[mx.array, mx.array]:
+        """See `DeltaRecording.at`."""
+        return self._pairs[position]
+
+    def arrays(self) -> Iterable[mx.array]:
+        """See `DeltaRecording.arrays`."""
+        for pair in self._pairs:
+            yield from pair
+
+
 @dataclass
 class DeltaState:
     """What a gated delta layer remembers.
@@ -28,39 +54,37 @@ class DeltaState:
     Attributes:
         window: The last inputs of the convolution, [kernel - 1, channels], compute dtype.
         memory: The recurrent state [value heads, value dim, key dim], float32.
-        recorded: Per position of the last recorded pass, from before its first token: (window, memory).
-        recorded_from: Length at the first of them.
+        recorded: Of the last recorded pass.
+        recorded_from: Length before it.
         private: The memory that nothing else refers to and that may be advanced in place; forks and recordings share.
     """
 
     window: mx.array
     memory: mx.array
-    recorded: list[tuple[mx.array, mx.array]] = field(default_factory=list)
+    recorded: DeltaRecording | None = None
     recorded_from: int = 0
     private: mx.array | None = field(default=None, init=False, repr=False)
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
         self.private = None
-        return replace(self, recorded=list(self.recorded))
+        return replace(self)
 
     def trim(self, length: int) -> None:
         """See `LayerState.trim`."""
-        position = length - self.recorded_from
-        self.window, self.memory = self.recorded[position]
-        del self.recorded[position + 1 :]
+        if self.recorded is not None:
+            self.window, self.memory = self.recorded.at(length - self.recorded_from)
 
     def forget_passes(self) -> None:
         """See `LayerState.forget_passes`."""
-        self.recorded = []
+        self.recorded = None
 
     def arrays(self) -> Iterable[mx.array]:
         """See `LayerState.arrays`."""
         yield self.window
         yield self.memory
-        for window, memory in self.recorded:
-            yield window
-            yield memory
+        if self.recorded is not None:
+            yield from self.recorded.arrays()
 
     def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
         """See `Storable.fixed_arrays`."""
@@ -72,7 +96,7 @@ class DeltaState:
 
     def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
         """See `Storable.load`."""
-        self.window, self.memory, self.recorded = fixed["window"], fixed["memory"], []
+        self.window, self.memory, self.recorded = fixed["window"], fixed["memory"], None
 
 
 class GatedDeltaLayer:
@@ -118,7 +142,7 @@ class GatedDeltaLayer:
         q, k, v = self._heads(convolved)
         beta = mx.sigmoid(step.astype(mx.float32))
         log_decay = self._rate * mx.logaddexp(decay.astype(mx.float32) + self._dt_bias, self._zeros)  # [T, value heads]
-        state.recorded = []
+        state.recorded = None
         if record or tokens == 1:
             output = self._token_by_token(padded, q, k, v, (mx.exp(log_decay), beta), state, start=start, record=record)
         else:
@@ -153,9 +177,7 @@ class GatedDeltaLayer:
         decay, beta = rates
         kept = self._kernel.shape[0] - 1
         outputs = []
-        if record:
-            state.recorded_from = start
-            state.recorded = [(state.window, state.memory)]
+        recorded = [(state.window, state.memory)]
         tokens = q.shape[0]
         # splitting costs less than indexing: an index is a gather
         per_token = zip(*([x] if tokens == 1 else mx.split(x, tokens) for x in (q, k, v, decay, beta)), strict=True)
@@ -163,7 +185,9 @@ class GatedDeltaLayer:
             output, state.memory = advance_one(state.memory, *(x.squeeze(0) for x in inputs))
             outputs.append(output)
             if record:
-                state.recorded.append((padded[t + 1 : t + 1 + kept], state.memory))
+                recorded.append((padded[t + 1 : t + 1 + kept], state.memory))
+        if record:
+            state.recorded, state.recorded_from = DeltaPairs(recorded), start
         return mx.stack(outputs) if len(outputs) > 1 else outputs[0][None]
 
     def _gated_output(self, output: mx.array, gate: mx.array) -> mx.array:

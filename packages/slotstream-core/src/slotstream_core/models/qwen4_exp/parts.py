@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slotstream_core.models.qwen4_exp.attention import SparseAttention
+from slotstream_core.models.qwen4_exp.draft_inputs import DraftInputs
 from slotstream_core.models.qwen4_exp.gated_delta import GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer
@@ -19,6 +20,7 @@ class LayerParts:
 
     attention: type[SparseAttention] = SparseAttention
     delta: type[GatedDeltaLayer] = GatedDeltaLayer
+    draft_inputs: type[DraftInputs] = DraftInputs
     embedding: type[Embedding] = Embedding
     experts: type[ExpertLayer] = ExpertLayer
     head: type[OutputHead] = OutputHead
@@ -34,6 +36,7 @@ def layer_parts(weights: WeightReader) -> LayerParts:
     # Imported here because these modules need the compiled parts of the package.
     from slotstream_core.models.qwen4_exp.eager.attention import EagerAttention
     from slotstream_core.models.qwen4_exp.eager.delta import EagerGatedDelta
+    from slotstream_core.models.qwen4_exp.eager.draft_inputs import EagerDraftInputs
     from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
     from slotstream_core.models.qwen4_exp.eager.ngram import EagerNgram
     from slotstream_core.models.qwen4_exp.eager.streams import EagerHyperConnection, EagerStreamMixer
@@ -42,6 +45,7 @@ def layer_parts(weights: WeightReader) -> LayerParts:
     return LayerParts(
         attention=EagerAttention,
         delta=EagerGatedDelta,
+        draft_inputs=EagerDraftInputs,
         embedding=EagerEmbedding,
         experts=EagerExpertLayer,
         head=EagerOutputHead,

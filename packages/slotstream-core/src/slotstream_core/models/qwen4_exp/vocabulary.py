@@ -33,3 +33,7 @@ class OutputHead:
     def __call__(self, mixed: mx.array) -> mx.array:
         """float32 [T, vocabulary] for ``mixed`` [T, hidden]."""
         return self._map(mixed).astype(mx.float32)
+
+    def best(self, mixed: mx.array) -> mx.array:
+        """The likeliest tokens [T] after ``mixed`` [T, hidden]."""
+        return mx.argmax(self(mixed), axis=-1)

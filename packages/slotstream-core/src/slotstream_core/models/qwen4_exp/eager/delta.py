@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import mlx.core as mx
@@ -11,9 +12,34 @@ from slotstream_core import _native as pieces
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.models.qwen4_exp.eager.host import rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
-from slotstream_core.models.qwen4_exp.gated_delta import KEY_EPS, DeltaState, GatedDeltaLayer
+from slotstream_core.models.qwen4_exp.gated_delta import KEY_EPS, DeltaPairs, DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.host_products import Floats
 from slotstream_core.models.qwen4_exp.projections import WeightReader
+
+
+class HostRecording:
+    """A `DeltaRecording` on the host, copied where it is gone back to.
+
+    Args:
+        windows: Window before the pass and the inputs of its convolution, [taps - 1 + T, channels].
+        before: Memory before the pass.
+        memories: After each token, [T, ...].
+    """
+
+    def __init__(self, windows: Floats, before: mx.array, memories: Floats) -> None:
+        self._windows = windows
+        self._before = before
+        self._memories = memories
+
+    def at(self, position: int) -> tuple[mx.array, mx.array]:
+        """See `DeltaRecording.at`."""
+        kept = len(self._windows) - len(self._memories)
+        window = mx.array(self._windows[position : position + kept])
+        return window, self._before if position == 0 else mx.array(self._memories[position - 1])
+
+    def arrays(self) -> Iterable[mx.array]:
+        """See `DeltaRecording.arrays`."""
+        return ()
 
 
 class EagerGatedDelta(GatedDeltaLayer):
@@ -43,11 +69,10 @@ class EagerGatedDelta(GatedDeltaLayer):
         pieces.convolve(window, mixed, self._taps, 1, convolved)
         padded = np.concatenate([window, mixed])
         output = np.empty((tokens, self._value_heads * self._value_dim), np.float32)
-        state.recorded = []
+        state.recorded = None
         inputs = (convolved, gate, step, decay)
         if record:
-            self._advance_recorded(inputs, padded, state, output)
-            state.recorded_from = start
+            state.recorded, state.recorded_from = self._advance_recorded(inputs, padded, state, output), start
         else:
             self._advance(inputs, self.writable_memory(state), output)
         state.window = mx.array(padded[tokens:])
@@ -96,14 +121,15 @@ class EagerGatedDelta(GatedDeltaLayer):
 
     def _advance_recorded(
         self, inputs: tuple[Floats, Floats, Floats, Floats], padded: Floats, state: DeltaState, output: Floats
-    ) -> None:
+    ) -> DeltaPairs:
         """As `_advance`, a token at a time, keeping window and memory of every position."""
         kept = len(padded) - len(output)
-        state.recorded = [(state.window, state.memory)]
+        recorded = [(state.window, state.memory)]
         state.private = None
         for t in range(len(output)):
             row = slice(t, t + 1)
             state.memory = mx.array(np.asarray(state.memory))
             convolved, gate, step, decay = inputs
             self._advance((convolved[row], gate[row], step[row], decay[row]), np.asarray(state.memory), output[row])
-            state.recorded.append((mx.array(padded[t + 1 : t + 1 + kept]), state.memory))
+            recorded.append((mx.array(padded[t + 1 : t + 1 + kept]), state.memory))
+        return DeltaPairs(recorded)

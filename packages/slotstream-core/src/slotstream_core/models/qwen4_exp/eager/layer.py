@@ -14,7 +14,7 @@ from slotstream_core.experts.stacks import Experts
 from slotstream_core.models.qwen4_exp.attention import AttentionState
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPositions
 from slotstream_core.models.qwen4_exp.eager.attention import EagerAttention
-from slotstream_core.models.qwen4_exp.eager.delta import EagerGatedDelta
+from slotstream_core.models.qwen4_exp.eager.delta import EagerGatedDelta, HostRecording
 from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, rows_of
 from slotstream_core.models.qwen4_exp.eager.streams import EagerHyperConnection
@@ -44,7 +44,7 @@ class Attended(NamedTuple):
 
 
 class EagerDecoderLayer(DecoderLayer):
-    """See `DecoderLayer`. Longer passes, and recorded ones, go part by part, with the same bits a row."""
+    """See `DecoderLayer`. Longer passes go part by part, with the same bits a row."""
 
     at_once = True
 
@@ -85,29 +85,24 @@ class EagerDecoderLayer(DecoderLayer):
         watch: PassWatch | None = None,
     ) -> mx.array:
         """See `DecoderLayer.__call__`."""
-        rows, experts = streams.shape[0], self.experts
-        if (
-            self._compiled is None
-            or rows > NATIVE_ROWS
-            or positions.record
-            or not isinstance(experts, EagerExpertLayer)
-        ):
+        experts = self.experts
+        if self._compiled is None or streams.shape[0] > NATIVE_ROWS or not isinstance(experts, EagerExpertLayer):
             return super().__call__(streams, state, positions, leases, watch)
         if watch is not None:
             watch.entering(self._layer, streams)
         flat = rows_of(streams)
         if isinstance(self._mixer, EagerGatedDelta) and isinstance(state, DeltaState):
-            attended = self._advance_delta(self._mixer, self._compiled, flat, state)
+            attended = self._advance_delta(self._mixer, self._compiled, flat, state, positions)
         elif isinstance(self._mixer, EagerAttention) and isinstance(state, AttentionState):
             attended = self._advance_attention(self._mixer, self._compiled, flat, state, positions)
         else:
             return super().__call__(streams, state, positions, leases, watch)
-        x = None
+        rows = len(attended.x)
         if watch is not None:
             watch.attended(self._layer, mx.array(attended.streams.reshape(rows, *self._shape)))
             x = mx.array(attended.x)
             watch.routing(self._layer, x)
-        out = np.empty(flat.shape, np.float32)
+        out = np.empty(attended.streams.shape, np.float32)
         if not experts.join_streams(self._compiled, attended, leases, watch, out):
             y = experts.mix_routed(mx.array(attended.x), mx.array(attended.ids), mx.array(attended.mix), leases, watch)
             _native.inject(attended.streams, attended.injection, rows_of(y), out)
@@ -124,15 +119,30 @@ class EagerDecoderLayer(DecoderLayer):
         )
 
     def _advance_delta(
-        self, mixer: EagerGatedDelta, compiled: _native.Layer, flat: Floats, state: DeltaState
+        self,
+        mixer: EagerGatedDelta,
+        compiled: _native.Layer,
+        flat: Floats,
+        state: DeltaState,
+        positions: PassPositions,
     ) -> Attended:
-        attended = self._attended(len(flat))
+        rows = len(flat)
+        attended = self._attended(rows)
         window = np.asarray(state.window)
-        moved = np.empty(window.shape, np.float32)
-        memory = mixer.writable_memory(state)
-        _native.advance_delta(compiled, self._host.handle, flat, window, moved, memory, *attended)
-        state.recorded = []
-        state.window = mx.array(moved)
+        kept, channels = window.shape
+        if not positions.record:
+            moved = np.empty((kept, channels), np.float32)
+            memory = mixer.writable_memory(state)
+            _native.advance_delta(compiled, self._host.handle, flat, window, moved, memory, None, *attended)
+            state.recorded, state.window = None, mx.array(moved)
+            return attended
+        moved, memory = np.empty((kept + rows, channels), np.float32), np.asarray(state.memory)
+        history = np.empty((rows, memory.size), np.float32)
+        _native.advance_delta(compiled, self._host.handle, flat, window, moved, memory, history, *attended)
+        state.recorded = HostRecording(moved, state.memory, history.reshape(rows, *memory.shape))
+        state.recorded_from = positions.start
+        state.window, state.memory = state.recorded.at(rows)
+        state.private = state.memory
         return attended
 
     def _advance_attention(
@@ -143,7 +153,7 @@ class EagerDecoderLayer(DecoderLayer):
         state: AttentionState,
         positions: PassPositions,
     ) -> Attended:
-        rows = len(flat)
+        rows, first = len(flat), 0 if positions.queries is None else len(flat) - positions.queries
         projections = np.empty(rows * mixer.input_maps.width, np.float32)
         injection = np.empty((rows, self._shape[0]), np.float32)
         _native.enter(compiled, self._host.handle, flat, projections, injection)
@@ -152,8 +162,9 @@ class EagerDecoderLayer(DecoderLayer):
             state,
             angles=positions.angles,
             block_angles=positions.block_angles,
-            record=False,
+            record=positions.record,
+            queries=positions.queries,
         )
-        attended = self._attended(rows)
-        _native.leave(compiled, self._host.handle, mixed, flat, injection, *attended)
+        attended = self._attended(rows - first)
+        _native.leave(compiled, self._host.handle, mixed, flat[first:], injection[first:], *attended)
         return attended

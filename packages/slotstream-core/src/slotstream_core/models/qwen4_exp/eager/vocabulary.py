@@ -19,6 +19,10 @@ class EagerEmbedding(Embedding):
         super().__init__(weights, module, streams)
         self._host_map = EagerMap(self._map, weights.eager_host())
 
+    def rows(self, ids: mx.array) -> mx.array:
+        """See `Embedding.rows`."""
+        return mx.array(self._host_map.rows(np.asarray(ids).astype(np.int64)))
+
     def __call__(self, tokens: npt.NDArray[np.int64]) -> mx.array:
         """See `Embedding.__call__`."""
         return mx.array(np.repeat(self._host_map.rows(tokens)[:, None], self._streams, axis=1))
@@ -34,3 +38,7 @@ class EagerOutputHead(OutputHead):
     def __call__(self, mixed: mx.array) -> mx.array:
         """See `OutputHead.__call__`."""
         return mx.array(self._host_map(rows_of(mixed)))
+
+    def best(self, mixed: mx.array) -> mx.array:
+        """See `OutputHead.best`."""
+        return mx.array(self._host_map(rows_of(mixed)).argmax(axis=-1).astype(np.int32))
