@@ -116,10 +116,15 @@ typedef struct {
     float values[SS_NARROW_COLUMNS], sums[SS_NARROW_COLUMNS / 32];
 } ss_narrow_row;
 
-typedef void ss_narrow_prepare_fn(const ss_narrow *matrix, const float *x, ss_narrow_row *row);
+#define SS_NARROW_ROWS 4 /* that one product may have */
 
-/* y = x @ matrix.T for one row. Made for matrices of few columns, where what is done once a row costs the most. */
-typedef void ss_narrow_product_fn(const ss_narrow *matrix, const ss_narrow_row *row, float *y);
+/* `rows` rows of x, one after another, into as many of `row`. */
+typedef void ss_narrow_prepare_fn(const ss_narrow *matrix, const float *x, int64_t rows, ss_narrow_row *row);
+
+/* y[t * stride + i] for every row: weights are unpacked once for all of them. A row's bits are those of a product of
+ * its own. At most SS_NARROW_ROWS rows. */
+typedef void ss_narrow_product_fn(const ss_narrow *matrix, const ss_narrow_row *row, int64_t rows, float *y,
+                                  int64_t stride);
 
 typedef struct {
     ss_rms_norm_fn *rms_norm;

@@ -374,61 +374,83 @@ static inline i8 widen(const uint8_t *octets) {
 #define AS_FLOATS(integers) __builtin_convertvector(integers, v8)
 
 /* Of 4 bits, eight octets hold the even columns of 16 in their lower halves and the odd ones in their upper halves. */
-static void narrow_prepare(const ss_narrow *m, const float *x, ss_narrow_row *row) {
-    for (int64_t g = 0; g < m->columns / m->group_size; g++) {
-        v8 total = {0};
-        for (int64_t i = g * m->group_size; i < (g + 1) * m->group_size; i += LANES) total += load8(x + i);
-        row->sums[g] = sum8(total);
-    }
-    if (m->bits == 8) {
-        memcpy(row->values, x, (size_t)m->columns * sizeof *x);
-        return;
-    }
-    for (int64_t i = 0; i < m->columns; i += 2 * LANES)
-        for (int64_t j = 0; j < LANES; j++) {
-            row->values[i + j] = x[i + 2 * j];
-            row->values[i + LANES + j] = x[i + 2 * j + 1];
+static void narrow_prepare(const ss_narrow *m, const float *x, int64_t rows, ss_narrow_row *row) {
+    for (int64_t t = 0; t < rows; t++, x += m->columns, row++) {
+        for (int64_t g = 0; g < m->columns / m->group_size; g++) {
+            v8 total = {0};
+            for (int64_t i = g * m->group_size; i < (g + 1) * m->group_size; i += LANES) total += load8(x + i);
+            row->sums[g] = sum8(total);
         }
+        if (m->bits == 8) {
+            memcpy(row->values, x, (size_t)m->columns * sizeof *x);
+            continue;
+        }
+        for (int64_t i = 0; i < m->columns; i += 2 * LANES)
+            for (int64_t j = 0; j < LANES; j++) {
+                row->values[i + j] = x[i + 2 * j];
+                row->values[i + LANES + j] = x[i + 2 * j + 1];
+            }
+    }
 }
 
-static inline v8 narrow_group(const uint8_t *octets, const float *x, int64_t count, int32_t bits) {
-    v8 even = {0}, odd = {0};
+/* The products of one group with `rows` rows at the group's columns. The number of rows is known where this is inlined. */
+static inline void narrow_group(const uint8_t *octets, const ss_narrow_row *row, int64_t at, int64_t count, int32_t bits,
+                                int rows, v8 *parts) {
+    v8 even[SS_NARROW_ROWS] = {{0}}, odd[SS_NARROW_ROWS] = {{0}};
     for (int64_t i = 0; i < count; i += 2 * LANES) {
+        v8 left, right;
         if (bits == 8) {
-            even = MULTIPLY_ADD(AS_FLOATS(WIDEN(octets + i)), load8(x + i), even);
-            odd = MULTIPLY_ADD(AS_FLOATS(WIDEN(octets + i + LANES)), load8(x + i + LANES), odd);
+            left = AS_FLOATS(WIDEN(octets + i));
+            right = AS_FLOATS(WIDEN(octets + i + LANES));
         } else {
             i8 pairs = WIDEN(octets + i / 2);
-            even = MULTIPLY_ADD(AS_FLOATS(pairs & 15), load8(x + i), even);
-            odd = MULTIPLY_ADD(AS_FLOATS(pairs >> 4), load8(x + i + LANES), odd);
+            left = AS_FLOATS(pairs & 15);
+            right = AS_FLOATS(pairs >> 4);
+        }
+        for (int t = 0; t < rows; t++) {
+            even[t] = MULTIPLY_ADD(left, load8(row[t].values + at + i), even[t]);
+            odd[t] = MULTIPLY_ADD(right, load8(row[t].values + at + i + LANES), odd[t]);
         }
     }
-    return even + odd;
+    for (int t = 0; t < rows; t++) parts[t] = even[t] + odd[t];
 }
 
-static inline void narrow_rows(const ss_narrow *m, const ss_narrow_row *row, float *y, int32_t bits, int64_t group) {
+static inline void narrow_rows(const ss_narrow *m, const ss_narrow_row *row, int rows, float *y, int64_t stride,
+                               int32_t bits, int64_t group) {
     int64_t groups = m->columns / group, group_bytes = group * bits / 8;
     for (int64_t n = 0; n < m->rows; n++) {
         const uint8_t *octets = m->packed + n * groups * group_bytes;
         const float *scales = m->scales + n * groups, *biases = m->biases + n * groups;
-        v8 total = {0};
-        float offset = 0.0f;
+        v8 total[SS_NARROW_ROWS] = {{0}}, parts[SS_NARROW_ROWS];
+        float offset[SS_NARROW_ROWS] = {0};
         for (int64_t g = 0; g < groups; g++) {
-            v8 part = narrow_group(octets + g * group_bytes, row->values + g * group, group, bits);
-            total = MULTIPLY_ADD(part, splat8(scales[g]), total);
-            offset += biases[g] * row->sums[g];
+            narrow_group(octets + g * group_bytes, row, g * group, group, bits, rows, parts);
+            v8 scale = splat8(scales[g]);
+            for (int t = 0; t < rows; t++) {
+                total[t] = MULTIPLY_ADD(parts[t], scale, total[t]);
+                offset[t] += biases[g] * row[t].sums[g];
+            }
         }
-        y[n] = sum8(total) + offset;
+        for (int t = 0; t < rows; t++) y[t * stride + n] = sum8(total[t]) + offset[t];
     }
 }
 
-static void narrow_product(const ss_narrow *m, const ss_narrow_row *row, float *y) {
-    if (m->bits == 8 && m->group_size == 32) narrow_rows(m, row, y, 8, 32);
-    else if (m->bits == 8 && m->group_size == 64) narrow_rows(m, row, y, 8, 64);
-    else if (m->bits == 8) narrow_rows(m, row, y, 8, 128);
-    else if (m->group_size == 32) narrow_rows(m, row, y, 4, 32);
-    else if (m->group_size == 64) narrow_rows(m, row, y, 4, 64);
-    else narrow_rows(m, row, y, 4, 128);
+static inline void narrow_of_rows(const ss_narrow *m, const ss_narrow_row *row, int rows, float *y, int64_t stride) {
+    if (m->bits == 8 && m->group_size == 32) narrow_rows(m, row, rows, y, stride, 8, 32);
+    else if (m->bits == 8 && m->group_size == 64) narrow_rows(m, row, rows, y, stride, 8, 64);
+    else if (m->bits == 8) narrow_rows(m, row, rows, y, stride, 8, 128);
+    else if (m->group_size == 32) narrow_rows(m, row, rows, y, stride, 4, 32);
+    else if (m->group_size == 64) narrow_rows(m, row, rows, y, stride, 4, 64);
+    else narrow_rows(m, row, rows, y, stride, 4, 128);
+}
+
+static void narrow_product(const ss_narrow *m, const ss_narrow_row *row, int64_t rows, float *y, int64_t stride) {
+    switch (rows) {
+    case 1: narrow_of_rows(m, row, 1, y, stride); break;
+    case 2: narrow_of_rows(m, row, 2, y, stride); break;
+    case 3: narrow_of_rows(m, row, 3, y, stride); break;
+    default: narrow_of_rows(m, row, SS_NARROW_ROWS, y, stride);
+    }
 }
 
 const ss_pieces SS_PIECES = {

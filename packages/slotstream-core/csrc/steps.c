@@ -33,8 +33,9 @@ static ss_narrow narrow_of(const ss_matrix *m, int64_t member) {
 typedef struct {
     const ss_narrow *matrix;
     const ss_narrow_row *row;
-    int64_t piece_rows;
+    int64_t rows, piece_rows;
     float *out;
+    int64_t stride;
 } narrow_job;
 
 static int64_t piece_rows(const ss_matrix *matrix) {
@@ -51,52 +52,54 @@ static void narrow_piece(void *context, int64_t piece) {
     part.packed += first * (m->columns * m->bits / 8);
     part.scales += first * groups;
     part.biases += first * groups;
-    pieces->narrow_product(&part, job->row, job->out + first);
+    pieces->narrow_product(&part, job->row, job->rows, job->out + first, job->stride);
 }
 
 static void multiply_row(const ss_matrix *matrix, int64_t member, const float *x, float *out) {
     ss_narrow narrow = narrow_of(matrix, member);
     ss_narrow_row row;
-    pieces->narrow_prepare(&narrow, x, &row);
-    pieces->narrow_product(&narrow, &row, out);
+    pieces->narrow_prepare(&narrow, x, 1, &row);
+    pieces->narrow_product(&narrow, &row, 1, out, matrix->rows);
 }
 
 int32_t ss_apply(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out) {
     if (!ss_is_narrow(matrix)) return ss_multiply(pool, matrix, 0, x, SS_FLOAT32, rows, out);
-    if (matrix->rows * matrix->columns < SHARED_VALUES) {
-        for (int64_t t = 0; t < rows; t++) multiply_row(matrix, 0, x + t * matrix->columns, out + t * matrix->rows);
-        return pool ? SS_OK : SS_BAD_ARGUMENT;
-    }
     if (!pool) return SS_BAD_ARGUMENT;
+    int shared = matrix->rows * matrix->columns >= SHARED_VALUES;
     ss_narrow narrow = narrow_of(matrix, 0);
-    ss_narrow_row row;
+    ss_narrow_row row[SS_NARROW_ROWS];
     ss_call call;
-    int32_t code = ss_begin(pool, 0, &call);
+    int32_t code = shared ? ss_begin(pool, 0, &call) : SS_OK;
     if (code != SS_OK) return code;
-    narrow_job job = {.matrix = &narrow, .row = &row, .piece_rows = piece_rows(matrix)};
-    for (int64_t t = 0; t < rows; t++) {
-        pieces->narrow_prepare(&narrow, x + t * matrix->columns, &row);
+    narrow_job job = {.matrix = &narrow, .row = row, .piece_rows = piece_rows(matrix), .stride = matrix->rows};
+    for (int64_t t = 0; t < rows; t += job.rows) {
+        job.rows = rows - t < SS_NARROW_ROWS ? rows - t : SS_NARROW_ROWS;
+        pieces->narrow_prepare(&narrow, x + t * matrix->columns, job.rows, row);
         job.out = out + t * matrix->rows;
-        ss_share(&call, narrow_piece, &job, (matrix->rows + job.piece_rows - 1) / job.piece_rows);
+        if (shared) ss_share(&call, narrow_piece, &job, (matrix->rows + job.piece_rows - 1) / job.piece_rows);
+        else pieces->narrow_product(&narrow, row, job.rows, job.out, job.stride);
     }
-    ss_end(&call);
+    if (shared) ss_end(&call);
     return SS_OK;
 }
 
 typedef struct {
     const ss_matrix *gate, *up, *down;
-    const ss_narrow_row *row;
-    const int32_t *slots; /* of one row */
+    const ss_narrow_row *row; /* of each row */
+    const int32_t *slots;     /* [rows, top] */
+    int64_t top;
     float *out;
 } experts_job;
 
+/* One choice of one row. */
 static void expert_piece(void *context, int64_t choice) {
     const experts_job *job = context;
     float inner[SS_NARROW_COLUMNS], raised[SS_NARROW_COLUMNS];
+    const ss_narrow_row *row = job->row + choice / job->top;
     int64_t slot = job->slots[choice], width = job->gate->rows;
     ss_narrow gate = narrow_of(job->gate, slot), up = narrow_of(job->up, slot);
-    pieces->narrow_product(&gate, job->row, inner);
-    pieces->narrow_product(&up, job->row, raised);
+    pieces->narrow_product(&gate, row, 1, inner, width);
+    pieces->narrow_product(&up, row, 1, raised, width);
     pieces->silu_multiply(inner, width, raised, width, 1, width, inner);
     multiply_row(job->down, slot, inner, job->out + choice * job->down->rows);
 }
@@ -108,12 +111,13 @@ static int32_t experts_narrow(ss_pool *pool, const ss_matrix *gate, const ss_mat
     ss_call call;
     int32_t code = ss_begin(pool, 0, &call);
     if (code != SS_OK) return code;
-    ss_narrow_row row;
+    ss_narrow_row row[SS_NARROW_ROWS];
     ss_narrow first = narrow_of(gate, 0);
-    for (int64_t t = 0; t < rows; t++) {
-        pieces->narrow_prepare(&first, x + t * gate->columns, &row);
-        experts_job job = {gate, up, down, &row, slots + t * top, out + t * top * down->rows};
-        ss_share(&call, expert_piece, &job, top);
+    for (int64_t t = 0; t < rows; t += SS_NARROW_ROWS) {
+        int64_t together = rows - t < SS_NARROW_ROWS ? rows - t : SS_NARROW_ROWS;
+        pieces->narrow_prepare(&first, x + t * gate->columns, together, row);
+        experts_job job = {gate, up, down, row, slots + t * top, top, out + t * top * down->rows};
+        ss_share(&call, expert_piece, &job, together * top);
     }
     ss_end(&call);
     return SS_OK;

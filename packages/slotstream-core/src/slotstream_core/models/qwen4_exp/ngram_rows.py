@@ -23,7 +23,7 @@ from slotstream_core.native.matrices import BITS, GROUP_SIZES
 from slotstream_core.native.products import RecordLayout
 
 READ_LANES: Final = 8
-ROWS_PER_LANE: Final = 4
+ROWS_PER_LANE: Final = 16
 """A request is split over more lanes only when each gets at least this many rows."""
 
 _DTYPES: Final = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16, "U32": mx.uint32}
