@@ -1,88 +1,157 @@
 """Does the draft head pay, and does choosing its depth ever lose?  Prose, code-like and repetitive text.
 
-Three engines over one checkpoint decode the same prompts in turn, with the same pool: without the draft head (`off`),
-with two drafts a pass (`on`), and with the depth chosen while it runs (`auto`). Their ids must be equal. Of each engine
-and kind of text, the tokens of all rounds are divided by the time of all rounds; a first round teaches and is dropped.
+Three engines over one checkpoint continue the same prompts with equal pools: without the draft head (`off`), with two
+drafts a pass (`on`), and with the depth chosen while it runs (`auto`). Their replies are made side by side, a short
+piece of each in turn and in changing order, and each piece of one engine is compared with the same piece of another:
+the same tokens, a moment apart. Every round continues other texts, and the first one teaches and is dropped. Reported
+are medians of those ratios with a bootstrap interval of 95%, in wall clock and in processor time.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
+
+import numpy as np
 
 from benchmarks.demo import demo_directory
 from benchmarks.recording import BenchmarkResult, format_table, report
-from slotstream_core import GREEDY, Engine, Finished, load
+from slotstream_core import GREEDY, Engine, Finished, GenerationEvent, load
+from slotstream_core.events import TextDelta
 from slotstream_planner import PlanRequest
 
 Mode = Literal["off", "on", "auto"]
 
-MODES: tuple[Mode, ...] = ("off", "on", "auto")
-TEXTS: Mapping[str, Sequence[str]] = {
-    "prose": (
-        "Once upon a time there was a small village by the sea. The people who lived there",
-        "The old man opened the door and looked at the garden. It was early in the morning, and",
-        "Lily was sad because her friend had gone away. One day she",
-    ),
-    "code-like": (
-        '{"name": "weather", "arguments": {"city": "Paris"}}\n{"name": "weather", "arguments":',
-        "12 + 7 = 19\n13 + 8 = 21\n14 + 9 = 23\n15 + 10 =",
-        "name,age,city\nAnna,31,Rome\nBen,27,Oslo\nClara,",
-    ),
-    "repetitive": (
-        "red green blue red green blue red green blue red green blue red green",
-        "one two three four one two three four one two three four one two",
-        "The cat sat. The cat sat. The cat sat. The cat sat. The cat",
-    ),
+MODES: Final[tuple[Mode, ...]] = ("off", "on", "auto")
+RESAMPLES: Final = 2000
+NAMES: Final = ("Lily", "Tom", "Anna", "Ben", "Mia", "Max", "Sue", "Tim")
+PLACES: Final = ("by the sea", "in the forest", "on a hill", "near the river", "in the city")
+CITIES: Final = ("Paris", "Rome", "London", "Berlin", "Madrid", "Oslo", "Vienna")
+THINGS: Final = ("garden", "ball", "boat", "bird", "cake", "tree", "kite")
+
+
+def prose(number: int) -> str:
+    """The beginning of a story."""
+    name, place = NAMES[number % len(NAMES)], PLACES[number % len(PLACES)]
+    return f"Once upon a time, a child called {name} lived {place}. One day {name} saw a {THINGS[number % len(THINGS)]}"
+
+
+def code_like(number: int) -> str:
+    """Calls of a tool, or lines of numbers that go on regularly."""
+    if number % 2:
+        step = 2 + number % 5
+        return "".join(f"x: {row}, y: {step * row}\n" for row in range(1, 4)) + "x:"
+    cities = [CITIES[(number + place) % len(CITIES)] for place in range(2)]
+    return "".join(f'{{"name": "weather", "arguments": {{"city": "{city}"}}}}\n' for city in cities) + '{"name":'
+
+
+def repetitive(number: int) -> str:
+    """The same words or lines over and over."""
+    if number % 2:
+        names = "ijkmnpq"
+        loops = [names[(number + place) % len(names)] for place in range(2)]
+        lines = "".join(f"for {name} in range(10):\n    print({name})\n" for name in loops)
+        return f"import os\nimport sys\n\n{lines[: lines.rindex('(') + 1]}"
+    name = NAMES[number % len(NAMES)]
+    return f"Run, {name}, run! " * 3 + "Run,"
+
+
+TEXTS: Final[Mapping[str, Callable[[int], str]]] = {
+    "prose": prose,
+    "code-like": code_like,
+    "repetitive": repetitive,
 }
 
 
+class Reply:
+    """One engine's reply to a prompt, made as far as it is asked for."""
+
+    def __init__(self, engine: Engine, prompt: str, tokens: int) -> None:
+        self._events: Iterator[GenerationEvent] = engine.generate(
+            engine.tokenizer.encode(prompt), sampling=GREEDY, max_tokens=tokens
+        )
+        self.finished: Finished | None = None
+
+    def advance(self, deltas: int) -> int:
+        """Go on until so many deltas of text were told, or to the end; return how many there were."""
+        told = 0
+        while told < deltas and self.finished is None:
+            event = next(self._events)
+            told += isinstance(event, TextDelta)
+            if isinstance(event, Finished):
+                self.finished = event
+        return told
+
+    def end(self) -> Finished:
+        """Go on to the end."""
+        while self.finished is None:
+            self.advance(1)
+        return self.finished
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What the same piece of a reply took each engine.
+
+    Attributes:
+        deltas: Its length.
+        wall_s: Wall clock.
+        processor_s: Processor time of all threads.
+    """
+
+    deltas: int
+    wall_s: Mapping[Mode, float]
+    processor_s: Mapping[Mode, float]
+
+
 class Tally:
-    """What one engine did with one kind of text."""
+    """What the engines did with one kind of text."""
 
     def __init__(self) -> None:
-        self.tokens = 0
-        self.time_s = 0.0
-        self.drafted = 0
-        self.accepted = 0
-        self.depths: Counter[int] = Counter()
+        self.pieces: list[Piece] = []
+        self.drafted: Counter[Mode] = Counter()
+        self.accepted: Counter[Mode] = Counter()
+        self.passes: Counter[Mode] = Counter()
 
-    def add(self, finished: Finished) -> None:
-        """Count one reply."""
-        self.tokens += len(finished.token_ids) - 1
-        self.time_s += finished.timings.decode_s
+    def add(self, mode: Mode, finished: Finished) -> None:
+        """Count one reply's drafts."""
         if finished.drafts is not None:
-            self.drafted += finished.drafts.drafted
-            self.accepted += finished.drafts.accepted
-            self.depths.update(dict(enumerate(finished.drafts.passes_by_depth)))
+            self.drafted[mode] += finished.drafts.drafted
+            self.accepted[mode] += finished.drafts.accepted
+            self.passes[mode] += sum(finished.drafts.passes_by_depth)
 
-    @property
-    def pace(self) -> float:
-        """Tokens a second."""
-        return self.tokens / self.time_s if self.time_s else 0.0
+    def pace(self, mode: Mode) -> float:
+        """Deltas of text, nearly all of one token, a second."""
+        return sum(piece.deltas for piece in self.pieces) / sum(piece.wall_s[mode] for piece in self.pieces)
 
-    @property
-    def acceptance(self) -> float:
-        """Share of drafts that became part of a reply."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+    def ratios(self, mode: Mode, over: Mode) -> tuple[np.ndarray, np.ndarray]:
+        """How many times faster a mode was than another in each piece, in wall clock and in processor time."""
+        wall = np.array([piece.wall_s[over] / piece.wall_s[mode] for piece in self.pieces])
+        processor = np.array([piece.processor_s[over] / piece.processor_s[mode] for piece in self.pieces])
+        return wall, processor
 
-    @property
-    def mean_depth(self) -> float:
-        """Drafts a pass."""
-        passes = sum(self.depths.values())
-        return sum(depth * count for depth, count in self.depths.items()) / passes if passes else 0.0
+
+def interval(ratios: np.ndarray) -> tuple[float, float]:
+    """The bootstrap interval of 95% of the median."""
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(ratios, (RESAMPLES, len(ratios))), axis=1)
+    low, high = np.quantile(medians, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a checkpoint directory with a draft head (default: the demo)")
-    parser.add_argument("--tokens", type=int, default=160, help="most tokens of a reply")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=192, help="most tokens of a reply")
+    parser.add_argument("--piece", type=int, default=16, help="tokens of a piece")
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--experts-per-layer", type=int, nargs="+", default=[16, 64], help="pool sizes")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
@@ -90,38 +159,50 @@ def main() -> None:
     rows: list[tuple[str, ...]] = []
     values: dict[str, float] = {}
     for experts in options.experts_per_layer:
-        tallies = measure(directory, experts=experts, tokens=options.tokens, rounds=options.rounds)
-        for text in TEXTS:
-            pace = {mode: tallies[text, mode].pace for mode in MODES}
-            ratio = pace["auto"] / max(pace["off"], pace["on"])
-            on, auto = tallies[text, "on"], tallies[text, "auto"]
-            rows.append(
-                (
-                    f"{text}, {experts} experts a layer",
-                    *(f"{pace[mode]:.1f}" for mode in MODES),
-                    f"{ratio:.3f}",
-                    f"{on.acceptance:.0%}",
-                    f"{auto.mean_depth:.2f}",
-                )
-            )
+        tallies = measure(directory, experts, tokens=options.tokens, piece=options.piece, rounds=options.rounds)
+        for text, tally in tallies.items():
             name = f"{text} {experts} experts"
-            values |= {f"{name} {mode}_tokens_per_s": pace[mode] for mode in MODES}
-            values |= {f"{name} auto_over_better": ratio, f"{name} on_accepted_share": on.acceptance}
-            values |= {f"{name} auto_mean_depth": auto.mean_depth}
+            row, found = judge(tally)
+            rows.append((name, *row))
+            values |= {f"{name} {key}": value for key, value in found.items()}
+    settings = {"tokens": options.tokens, "piece": options.piece, "rounds": options.rounds}
     report(
-        BenchmarkResult(
-            benchmark="speculation", settings={"tokens": options.tokens, "rounds": options.rounds}, values=values
-        ),
+        BenchmarkResult(benchmark="speculation", settings=settings, values=values),
         table=format_table(
-            ("text", "off tok/s", "on tok/s", "auto tok/s", "auto/better", "accepted", "auto depth"), rows
+            ("text", "off", "on", "auto tok/s", "on/off", "auto/better", "95%", "processor", "accepted", "depth"), rows
         ),
         record=options.record,
     )
 
 
-def measure(directory: Path, *, experts: int, tokens: int, rounds: int) -> dict[tuple[str, Mode], Tally]:
-    """Return what each engine did with each kind of text."""
-    tallies: dict[tuple[str, Mode], Tally] = {(text, mode): Tally() for text in TEXTS for mode in MODES}
+def judge(tally: Tally) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return a row of the table and the values of one kind of text."""
+    pace = {mode: tally.pace(mode) for mode in MODES}
+    better: Mode = "on" if pace["on"] > pace["off"] else "off"
+    wall, processor = tally.ratios("auto", better)
+    on_wall, _ = tally.ratios("on", "off")
+    low, high = interval(wall)
+    accepted = tally.accepted["on"] / max(1, tally.drafted["on"])
+    depth = tally.drafted["auto"] / max(1, tally.passes["auto"])
+    row = (
+        *(f"{pace[mode]:.1f}" for mode in MODES),
+        f"{np.median(on_wall):.3f}",
+        f"{np.median(wall):.3f}",
+        f"{low:.3f}-{high:.3f}",
+        f"{np.median(processor):.3f}",
+        f"{accepted:.0%}",
+        f"{depth:.2f}",
+    )
+    values = {f"{mode}_tokens_per_s": pace[mode] for mode in MODES}
+    values |= {"on_over_off": float(np.median(on_wall)), "auto_over_better": float(np.median(wall))}
+    values |= {"auto_over_better_low": low, "auto_over_better_high": high}
+    values |= {"auto_over_better_processor": float(np.median(processor)), "pieces": len(tally.pieces)}
+    values |= {"on_accepted_share": accepted, "auto_mean_depth": depth}
+    return row, values
+
+
+def measure(directory: Path, experts: int, *, tokens: int, piece: int, rounds: int) -> dict[str, Tally]:
+    """Return what the engines did with each kind of text."""
     with ExitStack() as opened:
         engines: dict[Mode, Engine] = {
             mode: opened.enter_context(
@@ -132,26 +213,42 @@ def measure(directory: Path, *, experts: int, tokens: int, rounds: int) -> dict[
         if engines["auto"].plan.draft == "off":
             raise SystemExit(f"the plan for {experts} experts a layer has no draft head; give more experts")
         for number in range(rounds + 1):
-            for text, prompts in TEXTS.items():
-                for place, prompt in enumerate(prompts):
-                    outputs = set()
-                    for position in range(len(MODES)):
-                        mode = MODES[(number + place + position) % len(MODES)]
-                        finished = reply(engines[mode], prompt, tokens)
-                        outputs.add(finished.token_ids)
-                        if number:
-                            tallies[text, mode].add(finished)
-                    if len(outputs) != 1:
-                        raise SystemExit(f"the engines disagree about the reply to {prompt!r}")
+            fresh = {text: Tally() for text in TEXTS}
+            if number <= 1:
+                tallies = fresh
+            for text, prompt in TEXTS.items():
+                side_by_side(engines, prompt(number), tallies[text], tokens=tokens, piece=piece)
+    if empty := [text for text, tally in tallies.items() if not tally.pieces]:
+        raise SystemExit(f"every {empty[0]} reply ended before {piece} tokens; ask for more rounds or shorter pieces")
     return tallies
 
 
-def reply(engine: Engine, prompt: str, tokens: int) -> Finished:
-    """Continue a text greedily."""
-    *_, finished = engine.generate(engine.tokenizer.encode(prompt), sampling=GREEDY, max_tokens=tokens)
-    if not isinstance(finished, Finished):
-        raise SystemExit("a generation ended without its last event")
-    return finished
+def side_by_side(engines: Mapping[Mode, Engine], prompt: str, tally: Tally, *, tokens: int, piece: int) -> None:
+    """Continue a prompt with every engine, a piece of each in turn; the pieces that all of them finish are kept."""
+    replies = {mode: Reply(engines[mode], prompt, tokens) for mode in MODES}
+    for reply in replies.values():
+        reply.advance(1)
+    while all(reply.finished is None for reply in replies.values()):
+        wall_s: dict[Mode, float] = {}
+        processor_s: dict[Mode, float] = {}
+        told = []
+        for mode in _order(len(tally.pieces)):
+            started, processor = time.perf_counter(), time.process_time()
+            told.append(replies[mode].advance(piece))
+            wall_s[mode], processor_s[mode] = time.perf_counter() - started, time.process_time() - processor
+        if min(told) == piece:
+            tally.pieces.append(Piece(deltas=piece, wall_s=wall_s, processor_s=processor_s))
+    ends = {mode: reply.end() for mode, reply in replies.items()}
+    if len({finished.token_ids for finished in ends.values()}) != 1:
+        raise SystemExit(f"the engines disagree about the reply to {prompt!r}")
+    for mode, finished in ends.items():
+        tally.add(mode, finished)
+
+
+def _order(number: int) -> Sequence[Mode]:
+    """The order of a piece: every mode comes first, second and last equally often, and after each other one."""
+    turned = MODES[number % len(MODES) :] + MODES[: number % len(MODES)]
+    return turned if number // len(MODES) % 2 == 0 else turned[::-1]
 
 
 if __name__ == "__main__":

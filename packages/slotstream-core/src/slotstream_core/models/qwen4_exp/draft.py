@@ -100,6 +100,7 @@ class DraftHead:
             self._layer.remember(joined, state.attention, positions)
             mx.eval(*state.attention.arrays())
         self._drop_rows(state)
+        mx.eval(state.streams)
 
     def draft(self, state: DraftState, token: int, depth: int) -> list[int]:
         """Guess the ``depth`` tokens after ``token``, which was chosen after everything ``state`` has seen.

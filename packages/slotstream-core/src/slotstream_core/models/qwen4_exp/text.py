@@ -352,11 +352,13 @@ class Qwen4ExpModel:
                     )
                 streams = layer(streams, state.layers[index], positions, leases, watch)
             result = ForwardResult(logits=self._logits(streams, logits), streams=streams)
+            following = state.layers
             if self.draft_head is not None:
                 leases.arrive()
                 self.draft_head.follow(_draft_state(state), tokens, streams, wait=record or decode, record=record)
+                following = following[:-1]  # what waits for the head was evaluated by earlier passes
             state.advance(len(tokens), recorded=record)
-            pending = [result.logits, streams, *state.arrays()]
+            pending = [result.logits, streams, *(array for layer in following for array in layer.arrays())]
             if leases.any_held:
                 leases.evaluate(pending)
             else:
