@@ -111,13 +111,51 @@ def test_auto_drafts_nothing_but_rare_looks_when_drafts_are_never_right() -> Non
     depths: list[int] = []
     choose = policy.choose
 
-    def watched(most: int) -> int:
-        depths.append(choose(most))
+    def watched(most: int, *, waiting: int = 0) -> int:
+        depths.append(choose(most, waiting=waiting))
         return depths[-1]
 
     policy.choose = watched  # type: ignore[method-assign]
     reply(policy, where, rng)
     assert sum(depth > 0 for depth in depths[20:]) <= 0.05 * len(depths)
+
+
+@pytest.mark.parametrize("row_s", [0.0, 0.02])
+def test_what_looks_cost_stays_below_a_hundredth_of_the_time_by_construction(row_s: float) -> None:
+    """Drafts that are never right, at worst prices, and rows that the head must take in before each."""
+    policy, plain_s, draft_s, first = AdaptiveDepth(4), 1.0, 1.0, 6
+    elapsed_s = lost_s = 0.0
+    waiting = looks = 0
+    for step in range(6_000):
+        if step % 300 == 0:
+            policy.begin()
+            waiting = 0
+        depth = policy.choose(8, waiting=waiting + 1)
+        rows = waiting if depth else 0
+        cost = PassCost(depth=depth, time_s=plain_s + draft_s * depth, caught_up_rows=rows, caught_up_s=rows * row_s)
+        policy.note(cost, 0)
+        waiting = 0 if depth else waiting + 1
+        if step >= first:  # before that, every depth is tried once
+            elapsed_s += cost.time_s + cost.caught_up_s
+            lost_s += depth * draft_s + cost.caught_up_s
+            looks += depth > 0
+            assert lost_s <= 0.01 * elapsed_s + 4 * draft_s + 300 * row_s
+    assert looks
+    assert lost_s <= 0.01 * elapsed_s
+
+
+def test_rows_taken_in_for_a_look_do_not_make_drafting_look_dearer() -> None:
+    """A head that pays is found although the first look after many plain passes takes a long time."""
+    policy = AdaptiveDepth(2)
+    policy.begin()
+    waiting, depths = 40, []
+    for _ in range(2_000):
+        depth = policy.choose(8, waiting=waiting + 1)
+        rows = waiting if depth else 0
+        policy.note(PassCost(depth=depth, time_s=1 + 0.3 * depth, caught_up_rows=rows, caught_up_s=0.05 * rows), depth)
+        waiting = 0 if depth else waiting + 1
+        depths.append(depth)
+    assert mean(depths[-500:]) > 1.9
 
 
 @pytest.mark.parametrize("most", [0, 1, 3])

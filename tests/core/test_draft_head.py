@@ -134,6 +134,21 @@ def test_a_verified_pass_can_be_cut_anywhere_and_drafting_goes_on_as_if_it_had_n
         assert model.draft(state, 7, 2) == model.draft(plain, 7, 2)
 
 
+def test_catching_up_before_a_draft_changes_no_guess(tiny: Path) -> None:
+    with open_drafting_model(tiny) as model:
+        state = model.new_state()
+        last_logits(model, PROMPT[:20], state)
+        assert model.catch_up(state) == 0
+        for token in PROMPT[20:45]:
+            model.forward([token], state, decode=True)
+        other = state.fork()
+        assert model.waiting_rows(state) == 26
+        assert model.catch_up(state) == 25
+        assert model.waiting_rows(state) == 1
+        assert model.draft(state, 9, 3) == model.draft(other, 9, 3)
+        assert model.catch_up(state) == 0
+
+
 @pytest.fixture
 def few_rows_wait(monkeypatch: pytest.MonkeyPatch) -> int:
     """How many rows may wait for a draft, so few that short tests take rows in."""

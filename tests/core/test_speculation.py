@@ -44,6 +44,12 @@ class Scripted:
         self._continuation = continuation
         self._right = right
 
+    def waiting_rows(self, state: SequenceState) -> int:
+        return 0
+
+    def catch_up(self, state: SequenceState) -> int:
+        return 0
+
     def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
         drafts = []
         for place in range(state.length + 1 - len(PROMPT), state.length + 1 - len(PROMPT) + depth):
@@ -63,7 +69,7 @@ class Sequenced:
     def begin(self) -> None:
         self._next = 0
 
-    def choose(self, most: int) -> int:
+    def choose(self, most: int, *, waiting: int = 0) -> int:
         self._next += 1
         return min(most, self._depths[(self._next - 1) % len(self._depths)])
 

@@ -26,12 +26,18 @@ _MEMORY: Final = 0.98
 _FIRST_SAMPLES: Final = 3
 """Passes of a depth before its time is believed."""
 
-_PROBE_SHARE: Final = 0.0075
-"""Share of the time of a reply that may be lost to passes of another depth than the best."""
+_LOOK_SHARE: Final = 0.0075
+"""Share of the time of decoding that looks may lose, with what they make the head take in."""
 
-_PROBE_EVERY: Final = 12
-_PROBE_AT_LEAST_EVERY: Final = 192
+_LOOK_EVERY: Final = 12
+_LOOK_AT_LEAST_EVERY: Final = 192
 """Passes between two looks at another depth: the first look, and what doubling stops at while nothing changes."""
+
+_FIRST_LOOK: Final = 3
+"""Plain passes of a reply before the first look: while few rows wait for the head, it is cheap."""
+
+_ROW_SHARE: Final = 0.02
+"""Part of a plain pass that the head needs to take in a row, until that was measured."""
 
 _PLAIN_PASSES_A_LOOK: Final = 8
 """While nothing is drafted, the depths are compared after every so many passes: that takes time too."""
@@ -49,15 +55,19 @@ class PassCost:
 
     Attributes:
         depth: Drafts that it verified; 0 for a plain pass.
-        time_s: Drafting and verifying, from start to logits.
+        time_s: Drafting and verifying, from start to logits, without `caught_up_s`.
         wait_s: Part of it spent waiting for expert records.
         bytes_read: Bytes of expert records read in it, the draft head's included.
+        caught_up_rows: Rows of plain passes that the head had to take in before.
+        caught_up_s: How long that took: owed once for going back to drafts, not by every such pass.
     """
 
     depth: int
     time_s: float
     wait_s: float = 0.0
     bytes_read: int = 0
+    caught_up_rows: int = 0
+    caught_up_s: float = 0.0
 
 
 class DepthPolicy(Protocol):
@@ -66,8 +76,13 @@ class DepthPolicy(Protocol):
     def begin(self) -> None:
         """A reply begins."""
 
-    def choose(self, most: int) -> int:
-        """Return the number of tokens to draft, 0 to ``most``."""
+    def choose(self, most: int, *, waiting: int = 0) -> int:
+        """Return the number of tokens to draft, 0 to ``most``.
+
+        Args:
+            most: Tokens that may follow the next one.
+            waiting: Rows that the draft head has to take in before it drafts.
+        """
 
     def note(self, cost: PassCost, accepted: int) -> None:
         """Learn what the pass cost and how many of its drafts, from the first on, were accepted."""
@@ -82,7 +97,7 @@ class FixedDepth:
     def begin(self) -> None:
         """See `DepthPolicy.begin`."""
 
-    def choose(self, most: int) -> int:
+    def choose(self, most: int, *, waiting: int = 0) -> int:
         """See `DepthPolicy.choose`."""
         return min(self._depth, most)
 
@@ -162,11 +177,35 @@ class PassTimes:
         return statistics.median(self._computing[depth]) + self._bytes[depth] * per_byte
 
 
+class LookBudget:
+    """What looks at other depths may cost: a share of the time of decoding, carried over from reply to reply.
+
+    The one look that oversteps it is the last one until the share has grown past what was spent.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._elapsed_s = 0.0
+        self._lost_s = 0.0
+
+    def pass_time(self, seconds: float) -> None:
+        """Note that decoding went on for so long."""
+        self._elapsed_s += seconds
+
+    def lose(self, seconds: float) -> None:
+        """Charge what a look cost next to the tokens it brought; one that won gives back what others lost."""
+        self._lost_s = max(0.0, self._lost_s + seconds)
+
+    def affords(self, seconds: float) -> bool:
+        """Whether a look that is expected to cost so much may be made."""
+        return self._lost_s + seconds <= self._share * self._elapsed_s
+
+
 class AdaptiveDepth:
     """Chooses the depth that yields most tokens a second by what was measured, 0 when drafting does not pay.
 
-    Now and then another depth is tried. What such passes lose against the best one stays below a hundredth of the time
-    spent, and they become rarer while they change nothing.
+    Now and then another depth is tried. What such looks lose against the best depth, and what the head must take in
+    for them, stays below a hundredth of the time of decoding, and they become rarer while they change nothing.
 
     Attributes:
         limit: Deepest that it goes.
@@ -176,30 +215,30 @@ class AdaptiveDepth:
         self.limit = limit
         self._acceptance = Acceptance(limit)
         self._times = PassTimes(limit)
-        self._best = min(DEFAULT_DEPTH, limit)
-        self._elapsed_s = 0.0
-        self._lost_s = 0.0
-        self._since_probe = 0
-        self._interval = _PROBE_EVERY
-        self._probe_up = True
+        self._best = 0
+        self._budget = LookBudget(_LOOK_SHARE)
+        self._row_s: float | None = None
+        self._since_look = 0
+        self._interval = _LOOK_EVERY
+        self._look_up = True
         self._trial: int | None = None
 
     def begin(self) -> None:
         """See `DepthPolicy.begin`."""
         self._acceptance.soften()
-        self._interval = _PROBE_EVERY
-        self._since_probe = 0
         self._settle()
+        self._interval = _LOOK_EVERY if self._best else _FIRST_LOOK
+        self._since_look = 0
 
-    def choose(self, most: int) -> int:
+    def choose(self, most: int, *, waiting: int = 0) -> int:
         """See `DepthPolicy.choose`."""
         self._trial = None
         for depth in (0, min(DEFAULT_DEPTH, self.limit)):
             if self._times.samples(depth) < _FIRST_SAMPLES and depth <= most:
                 return depth
-        if self._since_probe >= self._interval:
+        if self._since_look >= self._interval:
             other = self._other_depth()
-            if other is not None and other <= most and self._affordable(other):
+            if other is not None and other <= most and self._budget.affords(self._expected_loss_s(other, waiting)):
                 self._trial = other
                 return other
         return min(self._best, most)
@@ -210,21 +249,25 @@ class AdaptiveDepth:
         pace = self._pace(best) if tried else None
         self._acceptance.note(cost.depth, accepted)
         self._times.note(cost)
-        self._elapsed_s += cost.time_s
-        self._since_probe += 1
-        if cost.depth or best or tried or self._since_probe % _PLAIN_PASSES_A_LOOK == 0:
+        self._budget.pass_time(cost.time_s + cost.caught_up_s)
+        if cost.caught_up_rows:
+            self._row_s = cost.caught_up_s / cost.caught_up_rows
+            self._budget.lose(cost.caught_up_s)
+        self._since_look += 1
+        if cost.depth or best or tried or self._since_look % _PLAIN_PASSES_A_LOOK == 0:
             self._settle()
         if tried:
-            lost_s = 0.0 if pace is None else cost.time_s - (1 + accepted) / pace
-            self._lost_s = max(0.0, self._lost_s + lost_s)
-            if lost_s < 0:  # it was worth it: look again at once
-                self._interval, self._probe_up = _PROBE_EVERY, not self._probe_up
-                self._since_probe = _PROBE_EVERY
-            else:
-                self._since_probe = 0
-                grown = min(2 * self._interval, _PROBE_AT_LEAST_EVERY)
-                self._interval = grown if self._best == best else _PROBE_EVERY
+            self._look_ended(0.0 if pace is None else cost.time_s - (1 + accepted) / pace, changed=self._best != best)
         self._trial = None
+
+    def _look_ended(self, lost_s: float, *, changed: bool) -> None:
+        self._budget.lose(lost_s)
+        if lost_s < 0:  # it was worth it: look again at once
+            self._interval, self._look_up = _LOOK_EVERY, not self._look_up
+            self._since_look = _LOOK_EVERY
+        else:
+            self._since_look = 0
+            self._interval = _LOOK_EVERY if changed else min(2 * self._interval, _LOOK_AT_LEAST_EVERY)
 
     def _pace(self, depth: int) -> float | None:
         """Expected tokens a second."""
@@ -242,16 +285,18 @@ class AdaptiveDepth:
 
     def _other_depth(self) -> int | None:
         """The depth to look at next: by turns one more and one less than the best."""
-        self._probe_up = not self._probe_up
+        self._look_up = not self._look_up
         up = self._best + 1 if self._best < self.limit else None
         down = self._best - 1 if self._best > 0 else None
-        if self._probe_up:
+        if self._look_up:
             return up if up is not None else down
         return down if down is not None else up
 
-    def _affordable(self, depth: int) -> bool:
-        time_s, pace = self._times.expected_s(depth), self._pace(self._best)
-        if time_s is None or pace is None:
-            return True
-        loss_s = max(0.0, time_s - self._acceptance.tokens(depth) / pace)
-        return self._lost_s + loss_s <= _PROBE_SHARE * self._elapsed_s
+    def _expected_loss_s(self, depth: int, waiting: int) -> float:
+        """What a look is expected to cost, with the rows that wait for it."""
+        time_s, pace, plain_s = self._times.expected_s(depth), self._pace(self._best), self._times.expected_s(0)
+        if time_s is None or pace is None or plain_s is None:
+            return 0.0
+        row_s = _ROW_SHARE * plain_s if self._row_s is None else self._row_s
+        owed_s = waiting * row_s if depth and waiting > depth + 1 else 0.0
+        return owed_s + max(0.0, time_s - self._acceptance.tokens(depth) / pace)

@@ -8,6 +8,7 @@ its draft is itself the next token. Nothing is compared with the head's probabil
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,15 @@ from slotstream_core.generation.draft_depth import DepthPolicy, PassCost
 from slotstream_core.generation.sampling import Sampler
 from slotstream_core.models.base import DraftingModel
 from slotstream_core.state.sequence import SequenceState
+
+
+class _Start(NamedTuple):
+    """When a pass began, what had been waited for experts then, and what the head took in before."""
+
+    time_s: float
+    waited: Waited
+    caught_up_rows: int = 0
+    caught_up_s: float = 0.0
 
 
 class SpeculativeDecoder:
@@ -73,36 +83,40 @@ class SpeculativeDecoder:
             left -= 1
             if not left:
                 return
-            started, before = time.perf_counter(), self._waited()
-            drafts = self._draft(token, left - 1)
+            start = _Start(time.perf_counter(), self._waited())
+            drafts, start = self._draft(token, left - 1, start)
             if drafts:
-                token, accepted = yield from self._verified(token, drafts, started, before)
+                token, accepted = yield from self._verified(token, drafts, start)
                 left -= accepted
             else:
                 row = next_logits(self._model, self._state, token)
                 self._passes[0] += 1
                 if not self._failed_reads:
-                    self._policy.note(self._cost(0, started, before), 0)
+                    self._policy.note(self._cost(0, start), 0)
                 token = self._sampler.sample(row)
 
-    def _draft(self, token: int, most: int) -> list[int]:
-        depth = 0 if self._failed_reads else self._policy.choose(most)
+    def _draft(self, token: int, most: int, start: _Start) -> tuple[list[int], _Start]:
+        """Guess as many tokens as the policy says; returns them, and when that began once the head had caught up."""
+        if self._failed_reads:
+            return [], start
+        depth = self._policy.choose(most, waiting=self._model.waiting_rows(self._state))
         if not depth:
-            return []
+            return [], start
+        if rows := self._model.catch_up(self._state):
+            now = time.perf_counter()
+            start = _Start(now, start.waited, caught_up_rows=rows, caught_up_s=now - start.time_s)
         try:
-            return self._model.draft(self._state, token, depth)
+            return self._model.draft(self._state, token, depth), start
         except ExpertReadError:
             self._failed_reads += 1
-            return []
+            return [], start
 
-    def _verified(
-        self, token: int, drafts: list[int], started: float, before: Waited
-    ) -> Generator[int, None, tuple[int, int]]:
+    def _verified(self, token: int, drafts: list[int], start: _Start) -> Generator[int, None, tuple[int, int]]:
         """Read ``token`` and its drafts, yield the accepted ones, and return the token after them and their number."""
         first = self._state.length + 1
         ids = np.array([token, *drafts], dtype=np.int32)
         rows = np.array(self._model.forward(ids, self._state, logits="all", record=True, decode=True).logits)
-        cost = self._cost(len(drafts), started, before)
+        cost = self._cost(len(drafts), start)
         self._passes[len(drafts)] += 1
         accepted = 0
         try:
@@ -118,7 +132,13 @@ class SpeculativeDecoder:
         self._policy.note(cost, accepted)
         return drawn, accepted
 
-    def _cost(self, depth: int, started: float, before: Waited) -> PassCost:
-        elapsed, now = time.perf_counter() - started, self._waited()
-        wait_s, bytes_read = now.wait_s - before.wait_s, now.bytes_read - before.bytes_read
-        return PassCost(depth=depth, time_s=elapsed, wait_s=wait_s, bytes_read=bytes_read)
+    def _cost(self, depth: int, start: _Start) -> PassCost:
+        elapsed, now, before = time.perf_counter() - start.time_s, self._waited(), start.waited
+        return PassCost(
+            depth=depth,
+            time_s=elapsed,
+            wait_s=now.wait_s - before.wait_s,
+            bytes_read=now.bytes_read - before.bytes_read,
+            caught_up_rows=start.caught_up_rows,
+            caught_up_s=start.caught_up_s,
+        )

@@ -94,6 +94,12 @@ class Model(Protocol):
 class DraftingModel(Model, Protocol):
     """A model with a draft head."""
 
+    def waiting_rows(self, state: SequenceState) -> int:
+        """Return how many rows of a sequence the head has not taken in: one a token that was decoded plainly."""
+
+    def catch_up(self, state: SequenceState) -> int:
+        """Take in the rows that wait, unless they are as few as after every draft; return how many it took in."""
+
     def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
         """Guess the ``depth`` tokens after ``token``, the one chosen after everything ``state`` has seen.
 

@@ -24,9 +24,12 @@ from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.models.qwen4_exp.vocabulary import Embedding, OutputHead
 
 DRAFT_PREFIX = "mtp"
-WAITING_ROWS = 256
+WAITING_ROWS = 512
 """Rows that may wait for the next draft; more are taken in at once. While nothing is drafted they cost nothing, and a
 row of the published widths is 40 KB."""
+
+DRAFT_ROWS = 5
+"""Rows that a draft takes in on its way: about as many as the pass before it accepted. More are taken in apart."""
 
 ROWS_AT_ONCE = 256
 """Rows of a long pass are taken in by pieces of this size, which bounds the workspace."""
@@ -89,6 +92,18 @@ class DraftHead:
         state.add(tokens, streams)
         if wait and len(state.tokens) <= WAITING_ROWS:
             return
+        self._take_in(state, known)
+
+    def catch_up(self, state: DraftState) -> int:
+        """Take in the rows that wait for the next draft, all but the last one; return how many they are."""
+        state.drop_last_row(state.length)
+        known = max(state.attention.length, state.length - 1)
+        taken = known - state.attention.length
+        self._take_in(state, known)
+        return taken
+
+    def _take_in(self, state: DraftState, known: int) -> None:
+        """Leave the keys and values of the rows before ``known``."""
         state.join()
         while (start := state.attention.length) < known:
             end = min(start + ROWS_AT_ONCE, known)
@@ -122,16 +137,15 @@ class DraftHead:
         with pass_leases() as leases:
             mixed, streams = self._advance(attention, waiting, mx.array(after.astype(np.int32)), leases)
             guesses = [self._vocabulary.best(mixed)]
-            kept, index = attention.length, attention.index.fork()
+            kept, index = attention.length, attention.index.copy()
             try:
                 for _ in range(depth - 1):
                     mixed, streams = self._advance(attention, streams, guesses[-1], leases)
                     guesses.append(self._vocabulary.best(mixed))
             finally:
                 attention.length, attention.index = kept, index
-            found = mx.concatenate(guesses)
-            leases.evaluate(found, *attention.arrays())
-        return [int(guess) for guess in np.array(found)]
+            leases.evaluate(guesses, *attention.arrays())
+        return [int(np.asarray(guess)[0]) for guess in guesses]
 
     def _drop_rows(self, state: DraftState) -> None:
         """Forget the streams of rows that are taken in for good: all but the last one of them."""

@@ -39,6 +39,11 @@ class DraftState:
         """Tokens seen."""
         return self.first + len(self.tokens)
 
+    @property
+    def waiting(self) -> int:
+        """Rows that the next draft takes in."""
+        return self.length - self.attention.length
+
     def add(self, tokens: Ids, streams: mx.array) -> None:
         """Remember the ``tokens`` [T] of a pass and their ``streams`` [T, streams, hidden]."""
         self.behind.append(streams)

@@ -53,6 +53,12 @@ class IndexState:
         self.private = None
         return replace(self)
 
+    def copy(self) -> Self:
+        """As `fork`, for going back here from a short way on: blocks completed meanwhile are written over then."""
+        copied = replace(self)
+        copied.private = self.private
+        return copied
+
     def trim(self, length: int) -> None:
         """See `LayerState.trim`."""
         first = length // self.ratio * self.ratio

@@ -16,7 +16,7 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import RequestError, StateError
 from slotstream_core.experts.stacks import Experts, Sweep
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPositions, decoder_layer
-from slotstream_core.models.qwen4_exp.draft import DraftHead
+from slotstream_core.models.qwen4_exp.draft import DRAFT_ROWS, DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS
 from slotstream_core.models.qwen4_exp.moe import PassWatch, pass_leases
@@ -365,6 +365,17 @@ class Qwen4ExpModel:
                 mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return result
 
+    def waiting_rows(self, state: SequenceState) -> int:
+        """See `DraftingModel.waiting_rows`; 0 without a head."""
+        return 0 if self.draft_head is None else _draft_state(state).waiting
+
+    def catch_up(self, state: SequenceState) -> int:
+        """See `DraftingModel.catch_up`; nothing to do without a head."""
+        if self.draft_head is None or _draft_state(state).waiting <= DRAFT_ROWS:
+            return 0
+        with self._plain_blas():
+            return self.draft_head.catch_up(_draft_state(state))
+
     def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
         """Guess the ``depth`` tokens after ``token``, the one chosen after everything ``state`` has seen.
 
@@ -384,9 +395,10 @@ class Qwen4ExpModel:
         if depth < 1 or state.length < 1:
             raise RequestError(f"{depth} drafts after {state.length} tokens were asked for; both are at least 1")
         self._checked([token])
-        blas = nullcontext() if self._host is None else self._host.single_threaded_blas()
-        with blas:
-            return self.draft_head.draft(_draft_state(state), token, depth)
+        own = _draft_state(state)
+        few = self._eager is not None and own.waiting < HOST_ROWS
+        with nullcontext() if few else self._plain_blas():
+            return self.draft_head.draft(own, token, depth)
 
     def _checked(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> Ids:
         tokens = np.asarray(ids, np.int64)
