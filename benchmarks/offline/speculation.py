@@ -21,6 +21,7 @@ from typing import Final, Literal
 import numpy as np
 
 from benchmarks.demo import demo_directory
+from benchmarks.pairing import Estimate, estimate
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core import GREEDY, Engine, Finished, GenerationEvent, load
 from slotstream_core.events import TextDelta
@@ -29,7 +30,6 @@ from slotstream_planner import PlanRequest
 Mode = Literal["off", "on", "auto"]
 
 MODES: Final[tuple[Mode, ...]] = ("off", "on", "auto")
-RESAMPLES: Final = 2000
 NAMES: Final = ("Lily", "Tom", "Anna", "Ben", "Mia", "Max", "Sue", "Tim")
 PLACES: Final = ("by the sea", "in the forest", "on a hill", "near the river", "in the city")
 CITIES: Final = ("Paris", "Rome", "London", "Berlin", "Madrid", "Oslo", "Vienna")
@@ -137,14 +137,6 @@ class Tally:
         return wall, processor
 
 
-def interval(ratios: np.ndarray) -> tuple[float, float]:
-    """The bootstrap interval of 95% of the median."""
-    rng = np.random.default_rng(0)
-    medians = np.median(rng.choice(ratios, (RESAMPLES, len(ratios))), axis=1)
-    low, high = np.quantile(medians, (0.025, 0.975))
-    return float(low), float(high)
-
-
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -169,7 +161,7 @@ def main() -> None:
     report(
         BenchmarkResult(benchmark="speculation", settings=settings, values=values),
         table=format_table(
-            ("text", "off", "on", "auto tok/s", "on/off", "auto/better", "95%", "processor", "accepted", "depth"), rows
+            ("text", "off", "on", "auto tok/s", "on/off", "auto/better", "processor", "accepted", "depth"), rows
         ),
         record=options.record,
     )
@@ -181,21 +173,19 @@ def judge(tally: Tally) -> tuple[tuple[str, ...], dict[str, float]]:
     better: Mode = "on" if pace["on"] > pace["off"] else "off"
     wall, processor = tally.ratios("auto", better)
     on_wall, _ = tally.ratios("on", "off")
-    low, high = interval(wall)
+    ratio, on_ratio = estimate(wall.tolist()), estimate(on_wall.tolist())
     accepted = tally.accepted["on"] / max(1, tally.drafted["on"])
     depth = tally.drafted["auto"] / max(1, tally.passes["auto"])
     row = (
         *(f"{pace[mode]:.1f}" for mode in MODES),
-        f"{np.median(on_wall):.3f}",
-        f"{np.median(wall):.3f}",
-        f"{low:.3f}-{high:.3f}",
+        _shown(on_ratio),
+        _shown(ratio),
         f"{np.median(processor):.3f}",
         f"{accepted:.0%}",
         f"{depth:.2f}",
     )
     values = {f"{mode}_tokens_per_s": pace[mode] for mode in MODES}
-    values |= {"on_over_off": float(np.median(on_wall)), "auto_over_better": float(np.median(wall))}
-    values |= {"auto_over_better_low": low, "auto_over_better_high": high}
+    values |= on_ratio.values("on_over_off_ratio") | ratio.values("auto_over_better_ratio")
     values |= {"auto_over_better_processor": float(np.median(processor)), "pieces": len(tally.pieces)}
     values |= {"on_accepted_share": accepted, "auto_mean_depth": depth}
     return row, values
@@ -243,6 +233,10 @@ def side_by_side(engines: Mapping[Mode, Engine], prompt: str, tally: Tally, *, t
         raise SystemExit(f"the engines disagree about the reply to {prompt!r}")
     for mode, finished in ends.items():
         tally.add(mode, finished)
+
+
+def _shown(ratio: Estimate) -> str:
+    return f"{ratio.median:.3f} ({ratio.low:.3f}-{ratio.high:.3f})"
 
 
 def _order(number: int) -> Sequence[Mode]:

@@ -2,9 +2,11 @@
 
 Runs that answer some prompts leave a file of uses; then fresh engines answer other prompts greedily, in rotating order:
 without that file, asked at once with it, and asked when the pool has been filled.  The checkpoint's files are dropped
-from the page cache before every start.  The ids must be equal.  Medians over the rounds are compared.
+from the page cache before every start.  The ids must be equal.  Reported are medians over the rounds, and medians of
+each round's ratios to the cold start, with a bootstrap interval of 95%: of the first text, which must not come later,
+and of the whole reply.
 
-    python -m benchmarks.offline.warm_start [--model DIR] [--share 0.25] [--tokens 50] [--rounds 6] [--record]
+    python -m benchmarks.offline.warm_start [--model DIR] [--share 0.25] [--tokens 50] [--rounds 12] [--record]
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.demo import demo_directory
+from benchmarks.pairing import Estimate, estimate
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.diagnostics.prompts import PROMPTS
@@ -52,7 +55,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
     parser.add_argument("--share", type=float, default=0.25, help="of the experts, in slots")
     parser.add_argument("--tokens", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     directory = options.model or demo_directory()
@@ -87,15 +90,24 @@ def main() -> None:
             "warm_used": statistics.median(result.stats.warm_used for result in results),
         }
         values |= {f"{mode}_{name}": value for name, value in line.items()}
-        rows.append(
-            (mode, f"{line['first_s']:.3f}", f"{line['all_s']:.3f}", *(f"{line[n]:.0f}" for n in list(line)[2:]))
-        )
+        pairs = list(zip(results, measured["cold"], strict=True))
+        first = estimate([cold.first_s / own.first_s for own, cold in pairs])
+        whole = estimate([cold.all_s / own.all_s for own, cold in pairs])
+        values |= first.values(f"{mode}_first_over_cold_ratio") | whole.values(f"{mode}_all_over_cold_ratio")
+        counts = [f"{line[name]:.0f}" for name in ("misses", "warmed", "warm_used")]
+        rows.append((mode, f"{line['first_s']:.3f}", f"{line['all_s']:.3f}", *counts, _shown(first), _shown(whole)))
     settings = {"model": directory.name, "share": options.share, "tokens": options.tokens, "rounds": options.rounds}
     report(
         BenchmarkResult(benchmark="warm-start", settings=settings, values=values),
-        table=format_table(("start", "first s", "all s", "misses", "brought", "of use"), rows),
+        table=format_table(
+            ("start", "first s", "all s", "misses", "brought", "of use", "first, times sooner", "all"), rows
+        ),
         record=options.record,
     )
+
+
+def _shown(ratio: Estimate) -> str:
+    return f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def answer(directory: Path, request: PlanRequest, prompt: str, *, tokens: int, warm: Path, mode: Mode) -> Measured:

@@ -123,7 +123,7 @@ def test_auto_drafts_nothing_but_rare_looks_when_drafts_are_never_right() -> Non
 @pytest.mark.parametrize("row_s", [0.0, 0.02])
 def test_what_looks_cost_stays_below_a_hundredth_of_the_time_by_construction(row_s: float) -> None:
     """Drafts that are never right, at worst prices, and rows that the head must take in before each."""
-    policy, plain_s, draft_s, first = AdaptiveDepth(4), 1.0, 1.0, 6
+    policy, plain_s, draft_s, first = AdaptiveDepth(4), 1.0, 1.0, 27
     elapsed_s = lost_s = 0.0
     waiting = looks = 0
     for step in range(6_000):

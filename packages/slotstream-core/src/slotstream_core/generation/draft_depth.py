@@ -26,6 +26,9 @@ _MEMORY: Final = 0.98
 _FIRST_SAMPLES: Final = 3
 """Passes of a depth before its time is believed."""
 
+_FIRST_PLAIN: Final = 24
+"""Plain passes before the first draft: an engine's first passes find its pool empty, and say little about others."""
+
 _LOOK_SHARE: Final = 0.0075
 """Share of the time of decoding that looks may lose, with what they make the head take in."""
 
@@ -221,6 +224,8 @@ class AdaptiveDepth:
         self._since_look = 0
         self._interval = _LOOK_EVERY
         self._look_up = True
+        self._look_plain = False
+        self._first_plain = _FIRST_PLAIN
         self._trial: int | None = None
 
     def begin(self) -> None:
@@ -233,9 +238,11 @@ class AdaptiveDepth:
     def choose(self, most: int, *, waiting: int = 0) -> int:
         """See `DepthPolicy.choose`."""
         self._trial = None
-        for depth in (0, min(DEFAULT_DEPTH, self.limit)):
-            if self._times.samples(depth) < _FIRST_SAMPLES and depth <= most:
-                return depth
+        first = min(DEFAULT_DEPTH, self.limit)
+        if self._first_plain:
+            return 0
+        if self._times.samples(first) < _FIRST_SAMPLES and first <= most:
+            return first
         if self._since_look >= self._interval:
             other = self._other_depth()
             if other is not None and other <= most and self._budget.affords(self._expected_loss_s(other, waiting)):
@@ -249,6 +256,7 @@ class AdaptiveDepth:
         pace = self._pace(best) if tried else None
         self._acceptance.note(cost.depth, accepted)
         self._times.note(cost)
+        self._first_plain = max(0, self._first_plain - 1)
         self._budget.pass_time(cost.time_s + cost.caught_up_s)
         if cost.caught_up_rows:
             self._row_s = cost.caught_up_s / cost.caught_up_rows
@@ -284,10 +292,16 @@ class AdaptiveDepth:
             self._best = fastest
 
     def _other_depth(self) -> int | None:
-        """The depth to look at next: by turns one more and one less than the best."""
+        """The depth to look at next: by turns one more than the best and less, which is none every other time.
+
+        Plain passes are what drafting is judged by, and the first ones found the pool empty.
+        """
         self._look_up = not self._look_up
         up = self._best + 1 if self._best < self.limit else None
         down = self._best - 1 if self._best > 0 else None
+        if down is not None and not self._look_up:
+            self._look_plain = not self._look_plain
+            down = 0 if self._look_plain else down
         if self._look_up:
             return up if up is not None else down
         return down if down is not None else up
