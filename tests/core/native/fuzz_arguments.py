@@ -331,10 +331,12 @@ def leave(m: Maker) -> list[Any]:
 def advance_delta(m: Maker) -> list[Any]:
     shape, made = described(m, with_delta=True)
     rows = m.up_to(4)
-    windows = [m.floats(shape.taps - 1, shape.channels) for _ in range(2)]
+    kept, recorded = shape.taps - 1, m.up_to(2) == 2
+    window, moved = m.floats(kept, shape.channels), m.floats(kept + rows * recorded, shape.channels)
     memory = m.floats(shape.heads, shape.value_dim, shape.key_dim)
+    history = m.floats(rows, shape.heads * shape.value_dim * shape.key_dim) if recorded else None
     streams = m.floats(rows, shape.streams * shape.hidden)
-    return [made, m.pool, streams, *windows, memory, *shape.attended(m, rows)]
+    return [made, m.pool, streams, window, moved, memory, history, *shape.attended(m, rows)]
 
 
 def shared(m: Maker) -> list[Any]:
