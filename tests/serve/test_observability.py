@@ -51,6 +51,14 @@ def test_failures_and_refusals_say_what_became_of_them(caplog: pytest.LogCapture
     ]
 
 
+def test_a_reply_whose_tool_call_cannot_be_used_is_logged_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "slotstream.serve")
+    app = plain_app(ScriptedEngine([["<tool_call>\n<function=unknown>\n</function>\n</tool_call>"]]))
+    ask(app, "POST", "/plain", json={"text": "hi", "tools": {"city": {"type": "object"}}})
+    [line] = lines(caplog)
+    assert (line["outcome"], line["reason"]) == ("inference_error", "undeclared_function")
+
+
 def test_ignored_fields_are_named_once(caplog: pytest.LogCaptureFixture, hello: ScriptedEngine) -> None:
     caplog.set_level(logging.INFO, "slotstream.serve")
     app = plain_app(hello)

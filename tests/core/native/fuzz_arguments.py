@@ -17,7 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slotstream_core.experts.integrity import UNMAPPED
+from slotstream_core.experts.residency import Count
 from slotstream_core.native.binding import MatrixStructure
+from slotstream_core.native.lanes import PieceKindStructure
 
 Array = npt.NDArray[Any]
 REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
@@ -367,12 +370,48 @@ def join_experts(m: Maker) -> list[Any]:
     ]
 
 
+def residency(m: Maker) -> list[Any]:
+    """The books of an empty pool of records that no file is known of."""
+    layers, slots = m.up_to(3), m.up_to(8)
+    records = layers * m.up_to(6)
+    counts = np.zeros(len(Count), np.int64)
+    counts[[Count.IDLE, Count.FREE]] = slots
+    return [
+        np.full(records, UNMAPPED, np.int32),
+        np.zeros(records, np.uint8),
+        np.zeros(records, np.int64),
+        np.full(slots, UNMAPPED, np.int32),
+        np.zeros(slots, np.int32),
+        np.zeros(slots, np.uint8),
+        np.arange(slots - 1, -1, -1, dtype=np.int32),
+        counts,
+        np.zeros(m.up_to(3) * ctypes.sizeof(PieceKindStructure), np.uint8),
+        None,
+        layers,
+    ]
+
+
+def grant(m: Maker) -> list[Any]:
+    books = residency(m)
+    layers, records, wanted = books[-1], len(books[0]), m.up_to(5)
+    made = m.module.residency(*books)
+    ids = m.ids(records // layers, wanted)
+    outputs = [np.zeros(count, np.int32) for count in (wanted, wanted + 1, 2 * wanted)]
+    return [made, m.pool, m.random.randrange(layers), ids, *outputs]
+
+
+def let_go(m: Maker) -> list[Any]:
+    granted = grant(m)
+    m.module.grant(*granted)
+    return [granted[0], granted[5]]
+
+
 RECIPES: dict[str, Callable[[Maker], list[Any]]] = {
     recipe.__name__: recipe
     for recipe in (
         *(rms_norm, mix_streams, inject, silu_multiply, gate, convolve, delta, norm_rotate, attend, score_blocks),
         *(route, combine, ngram_gate, unpack, multiply, experts, read_streams, is_narrow, choose),
-        *(layer, enter, leave, advance_delta, shared, join_experts),
+        *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, let_go),
     )
 } | {"silu": activation, "sigmoid": activation}
 WITHOUT_ARGUMENTS = {"instruction_sets"}

@@ -215,6 +215,8 @@ class _Reply:
         values, record = self._notes.values, self._ticket.record
         values["prompt_tokens"] = len(self._ticket.prepared.ids)
         values["outcome"] = "client_cancelled" if record is None else record.outcome
+        if record is not None and isinstance(record.end, ReplyFailed) and "reason" in record.end.failure.details:
+            values["reason"] = record.end.failure.details["reason"]
         if record is not None and isinstance(record.end, ReplyFinished):
             usage = record.end.usage
             values.update(
