@@ -71,6 +71,18 @@ def test_records_are_there_before_anybody_asks(stored: ExpertFile) -> None:
         assert stats.warm_bytes == 3 * experts.layout.record_bytes
 
 
+def test_a_warm_start_that_is_told_to_stop_begins_no_read_and_keeps_nobody_waiting(stored: ExpertFile) -> None:
+    source = HeldSource(stored, free=0)
+    with StreamedExperts(source, slot_count=8, lane_count=2) as experts:
+        experts.warm([(layer, expert) for layer in range(2) for expert in range(4)], budget_s=60)
+        source.reached.wait()
+        experts.stop_warming()  # while its reads are held
+        source.opened.set()
+        experts.finish_warming()
+        assert experts.stats.warmed < 8
+        experts.pool.check_integrity()
+
+
 def test_the_most_used_records_fill_the_pool_and_go_last(stored: ExpertFile) -> None:
     with StreamedExperts(ScriptedSource(stored.layout()), slot_count=3, lane_count=2) as experts:
         experts.warm([(0, 0), (0, 1), (0, 2), (0, 3)], budget_s=60)

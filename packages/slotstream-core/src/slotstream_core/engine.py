@@ -323,6 +323,7 @@ class Engine:
                 raise EngineBusy("the engine is making another reply; wait for its last event or close its iterator")
             self._gate.acquire()  # its pool is being resized; that takes a moment
         self._generating = True
+        self._loaded.experts.stop_warming()
         try:
             yield from events
         finally:

@@ -88,6 +88,11 @@ class StreamedExperts:
             self._warming.finish()
             self.end_warming()
 
+    def stop_warming(self) -> None:
+        """Begin no further read of what `warm` started. Waits for nothing; the first use of the pool takes the rest in."""
+        if self._warming is not None:
+            self._warming.stop()
+
     def end_warming(self) -> None:
         """Stop what `warm` started and publish what arrived. Waits for the few reads under way at most."""
         if self._warming is not None:
