@@ -89,7 +89,7 @@ class StreamedExperts:
             self.end_warming()
 
     def stop_warming(self) -> None:
-        """Begin no further read of what `warm` started, without waiting; the first use of the pool takes in the rest."""
+        """Begin no further read of what `warm` started, without waiting; the next use of the pool takes in the rest."""
         if self._warming is not None:
             self._warming.stop()
 
