@@ -29,6 +29,8 @@ NEEDS_ROOT = (
     ("elastic-check",),
     ("elastic-drill",),
     ("sweep-check",),
+    ("mtp-check",),
+    ("template-check",),
     ("lookahead-fit",),
     ("lookahead-report",),
 )

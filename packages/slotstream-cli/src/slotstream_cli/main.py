@@ -31,6 +31,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "elastic-check": ("elastic_check", "Check that resizing the expert pool leaves the output alone."),
         "elastic-drill": ("elastic_drill", "Drive the memory governor through pressure and recovery."),
         "sweep-check": ("sweep_check", "Check that reading a prompt expert by expert leaves the reply alone."),
+        "mtp-check": ("mtp_check", "Check that drafting leaves the output alone, and measure what it brings."),
+        "template-check": ("template_check", "Render the chat template for a conversation, and check text and ids."),
         "calibrate": ("calibrate", "Measure a model on this machine for doctor's forecast."),
         "lookahead-fit": ("lookahead_fit", "Learn the correction of a model's expert forecasts."),
         "lookahead-report": ("lookahead_report", "Measure what reading experts ahead does here."),

@@ -13,7 +13,7 @@ from slotstream_planner import (
     PlanRequest,
 )
 
-__all__ = ["make_request", "make_size_request", "memory_options", "planner_failure", "size_options"]
+__all__ = ["budget_options", "make_request", "make_size_request", "memory_options", "planner_failure", "size_options"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -83,6 +83,9 @@ _LOOKAHEAD = click.option(
 _SIZES = 8
 """How many of the options apply to every command that loads a model."""
 
+_BUDGET_START, _BUDGET_END = 1, 6
+"""Where those of them stand that say how much memory may be used."""
+
 
 def size_options(function: _Function) -> _Function:
     """Add the window, the fixed sizes and the adaptive ceiling to a command; see `make_size_request`."""
@@ -96,10 +99,20 @@ def sizes_alone(function: _Function) -> _Function:
     return function
 
 
+def budget_options(function: _Function) -> _Function:
+    """Add what sizes the memory, and nothing else, to a command that itself decides on window, drafts and reads ahead.
+
+    See `make_size_request`.
+    """
+    for option in reversed(_OPTIONS[_BUDGET_START:_BUDGET_END]):
+        function = option(function)
+    return function
+
+
 def make_size_request(
     options: Mapping[str, Any], *, max_prefill_wait_minutes: float = 30.0, prefix_cache: Literal["on", "off"] = "on"
 ) -> PlanRequest:
-    """Return the planner's request for the values of `size_options` among a command's options.
+    """Return the planner's request for the values of `size_options` or `budget_options` among a command's options.
 
     Args:
         options: The command's options.
@@ -112,10 +125,10 @@ def make_size_request(
         memory_gb=options["memory_gb"],
         memory_limit_gb=options["memory_limit_gb"],
         max_ram_percent=options["max_ram_percent"],
-        max_context=options["max_context"],
+        max_context=options.get("max_context", "auto"),
         lookahead=options.get("lookahead", "auto"),
-        mtp=options["mtp"],
-        mtp_experts=options["mtp_experts"],
+        mtp=options.get("mtp", "auto"),
+        mtp_experts=options.get("mtp_experts", "automatic"),
         max_prefill_wait_minutes=max_prefill_wait_minutes,
         prefix_cache=prefix_cache,
     )

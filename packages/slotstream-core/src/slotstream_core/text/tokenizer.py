@@ -85,9 +85,9 @@ class Tokenizer:
         ids: list[int] = self._backing.encode(text, add_special_tokens=False).ids
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special markers; broken UTF-8 becomes U+FFFD."""
-        text: str = self._backing.decode(list(ids), skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, markers: bool = False) -> str:
+        """Return the text of token ids, without special markers unless asked for; broken UTF-8 becomes U+FFFD."""
+        text: str = self._backing.decode(list(ids), skip_special_tokens=not markers)
         return text
 
     def token_id(self, text: str) -> int | None:
