@@ -158,6 +158,19 @@ def test_rows_taken_in_for_a_look_do_not_make_drafting_look_dearer() -> None:
     assert mean(depths[-500:]) > 1.9
 
 
+def test_passes_that_another_mechanism_only_times_do_not_make_drafting_look_dearer() -> None:
+    policy = AdaptiveDepth(4)
+    policy.begin()
+    for _ in range(60):
+        depth = policy.choose(100)
+        slow = 4.0 if depth else 1.0  # the first drafts fall into somebody's trial
+        policy.note(PassCost(depth=depth, time_s=slow, usual=False), depth)
+    for _ in range(60):
+        depth = policy.choose(100)
+        policy.note(PassCost(depth=depth, time_s=1.0 + 0.2 * depth), depth)
+    assert policy.choose(100) >= 2
+
+
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_no_policy_drafts_more_than_allowed(most: int) -> None:
     for policy in (FixedDepth(16), AdaptiveDepth(16)):

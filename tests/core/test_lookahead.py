@@ -22,7 +22,7 @@ from slotstream_core.checkpoint.corrections import (
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CorrectionUnusable, ExpertReadError
 from slotstream_core.experts import ExpertLayout, StreamedExperts
-from slotstream_core.experts.lookahead import Lookahead, LookaheadSettings
+from slotstream_core.experts.lookahead import FOLLOWED_PASSES, Lookahead, LookaheadSettings
 from slotstream_core.experts.trials import BLOCK, BLOCKS, KEPT, Trial
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster, TargetCorrection
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
@@ -315,15 +315,23 @@ def test_a_trial_keeps_reading_ahead_only_where_it_is_faster(on_s: float, verdic
     assert trial.verdict is (on_s > 1.02)
 
 
-def test_without_a_verdict_for_it_passes_are_tried_by_their_number_of_rows(tiny_model: Path) -> None:
+def test_passes_of_other_numbers_of_rows_follow_the_first_trial_and_are_tried_when_they_are_many(
+    tiny_model: Path,
+) -> None:
     now = iter(float(n) for n in range(10**6))
     with open_ahead(tiny_model, slots=24, reads_ahead=False) as (_, experts, _):
         lookahead = Lookahead(experts.pool, top=TOP, clock=lambda: next(now))
-        arms = []
-        for _ in range(8):
-            arms.append(lookahead.begin_pass(1))
-            lookahead.end_pass(completed=True)
-        assert arms == [True] * 4 + [False] * 4
-        assert lookahead.begin_pass(3)
-        lookahead.end_pass(completed=False)
+
+        def passes(rows: int, count: int) -> list[tuple[bool, bool]]:
+            seen = []
+            for _ in range(count):
+                active = lookahead.begin_pass(rows)
+                seen.append((active, lookahead.trying))
+                lookahead.end_pass(completed=True)
+            return seen
+
+        assert passes(1, 8) == [(True, True)] * 4 + [(False, False)] * 4
+        assert passes(3, FOLLOWED_PASSES) == [(False, False)] * FOLLOWED_PASSES
+        assert lookahead.verdicts == {1: None}
+        assert passes(3, 1) == [(True, True)]
         assert lookahead.verdicts == {1: None, 3: None}

@@ -43,6 +43,7 @@ class Scripted:
         self.new_state = model.new_state
         self._continuation = continuation
         self._right = right
+        self.trying = False
 
     def waiting_rows(self, state: SequenceState) -> int:
         return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -70,6 +71,10 @@ class LookaheadSettings:
         )
 
 
+FOLLOWED_PASSES: Final = 400
+"""Passes of a number of rows that follow another number's trial before they are tried themselves."""
+
+
 class Lookahead:
     """Decides in which passes to read ahead and what; belongs to one pool and one thread.
 
@@ -77,7 +82,8 @@ class Lookahead:
         pool: Where slots are reserved.
         top: Experts the router chooses for a row.
         mode: Read ahead in every decode pass, in none, or as trials decide: passes with and without it are timed in
-            turn, by number of rows, and the faster way is kept for a while.
+            turn, and the faster way is kept for a while. Passes of another number of rows than the first follow the
+            trial of the nearest number, and are tried themselves once they have been many.
         clock: Monotonic seconds.
 
     Attributes:
@@ -92,10 +98,11 @@ class Lookahead:
         self._top = top
         self._clock = clock
         self._trials: dict[int, Trial] = {}
+        self._followed: Counter[int] = Counter()
         self._slots = -1
         self._settings: LookaheadSettings | None = None
-        self._rows = 0
         self._active = False
+        self._trial: Trial | None = None
         self._started_s = 0.0
         self._confidences: dict[tuple[int, int], RankConfidence] = {}
         self._forecasts: dict[int, list[tuple[RankConfidence, Ids]]] = {}
@@ -109,6 +116,7 @@ class Lookahead:
                 experts=self._pool.layout.expert_count, top=self._top, slots=self._slots
             )
             self._trials.clear()
+            self._followed.clear()
             self._confidences.clear()
         return self._settings
 
@@ -119,14 +127,28 @@ class Lookahead:
 
     def begin_pass(self, rows: int) -> bool:
         """Say whether the decode pass that begins now is to be forecast. `end_pass` must follow."""
-        self._rows, self._active = rows, False
+        self._active, self._trial = False, None
         self._forecasts.clear()
         streams = self._pool.slot_count < self._pool.layout.record_count
         if self.mode != "off" and streams and self.settings.limits.reserved:
-            trial = self._trials.setdefault(rows, Trial())
-            self._active = self.mode == "on" or trial.next_arm()
+            self._active = self.mode == "on" or self._chosen(rows)
         self._started_s = self._clock()
         return self._active
+
+    @property
+    def trying(self) -> bool:
+        """Whether the present or last pass is not as passes of its kind are going to be: a trial only times it."""
+        return self._trial is not None and self._active != bool(self._trial.verdict)
+
+    def _chosen(self, rows: int) -> bool:
+        """What trials say of a pass of so many rows, which then belongs to one or follows another."""
+        if rows not in self._trials and self._trials:
+            self._followed[rows] += 1
+            if self._followed[rows] <= FOLLOWED_PASSES:
+                nearest = min(self._trials, key=lambda tried: abs(tried - rows))
+                return bool(self._trials[nearest].verdict)
+        self._trial = self._trials.setdefault(rows, Trial())
+        return self._trial.next_arm()
 
     def foresee(self, target: int, logits: Logits, *, distance: int) -> int:
         """Read ahead what a forecast names, as far as its ranks have been right so far.
@@ -163,5 +185,5 @@ class Lookahead:
     def end_pass(self, *, completed: bool) -> None:
         """Give up what nobody asked for, and take the pass's time into the trial if it completed."""
         self._pool.drop_tickets()
-        if completed and self.mode == "auto" and (trial := self._trials.get(self._rows)) is not None:
-            trial.record(self._clock() - self._started_s, on=self._active)
+        if completed and self._trial is not None:
+            self._trial.record(self._clock() - self._started_s, on=self._active)

@@ -63,6 +63,7 @@ class PassCost:
         bytes_read: Bytes of expert records read in it, the draft head's included.
         caught_up_rows: Rows of plain passes that the head had to take in before.
         caught_up_s: How long that took: owed once for going back to drafts, not by every such pass.
+        usual: Whether later passes of the depth are going to be like it; if not, its time is not learnt from.
     """
 
     depth: int
@@ -71,6 +72,7 @@ class PassCost:
     bytes_read: int = 0
     caught_up_rows: int = 0
     caught_up_s: float = 0.0
+    usual: bool = True
 
 
 class DepthPolicy(Protocol):
@@ -255,8 +257,9 @@ class AdaptiveDepth:
         best, tried = self._best, cost.depth == self._trial
         pace = self._pace(best) if tried else None
         self._acceptance.note(cost.depth, accepted)
-        self._times.note(cost)
-        self._first_plain = max(0, self._first_plain - 1)
+        if cost.usual:
+            self._times.note(cost)
+            self._first_plain = max(0, self._first_plain - 1)
         self._budget.pass_time(cost.time_s + cost.caught_up_s)
         if cost.caught_up_rows:
             self._row_s = cost.caught_up_s / cost.caught_up_rows
@@ -265,7 +268,10 @@ class AdaptiveDepth:
         if cost.depth or best or tried or self._since_look % _PLAIN_PASSES_A_LOOK == 0:
             self._settle()
         if tried:
-            self._look_ended(0.0 if pace is None else cost.time_s - (1 + accepted) / pace, changed=self._best != best)
+            self._look_ended(
+                0.0 if pace is None or not cost.usual else cost.time_s - (1 + accepted) / pace,
+                changed=self._best != best,
+            )
         self._trial = None
 
     def _look_ended(self, lost_s: float, *, changed: bool) -> None:

@@ -141,4 +141,5 @@ class SpeculativeDecoder:
             bytes_read=now.bytes_read - before.bytes_read,
             caught_up_rows=start.caught_up_rows,
             caught_up_s=start.caught_up_s,
+            usual=not self._model.trying,
         )

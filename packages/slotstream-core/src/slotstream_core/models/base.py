@@ -94,6 +94,10 @@ class Model(Protocol):
 class DraftingModel(Model, Protocol):
     """A model with a draft head."""
 
+    @property
+    def trying(self) -> bool:
+        """Whether the last decode pass was not as such passes are going to be, so that its time says little."""
+
     def waiting_rows(self, state: SequenceState) -> int:
         """Return how many rows of a sequence the head has not taken in: one a token that was decoded plainly."""
 

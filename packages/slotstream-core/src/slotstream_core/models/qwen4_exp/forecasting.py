@@ -126,6 +126,11 @@ class Forecaster:
         """Bytes of the corrections held."""
         return sum(correction.byte_count for correction in self._corrections)
 
+    @property
+    def trying(self) -> bool:
+        """See `Forecasts.trying`."""
+        return self.lookahead.trying
+
     @contextmanager
     def watching(self, rows: int) -> Iterator[ForecastPass | None]:
         """See `Forecasts.watching`."""

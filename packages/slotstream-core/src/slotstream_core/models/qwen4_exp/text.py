@@ -50,6 +50,10 @@ class Forecasts(Protocol):
     def watching(self, rows: int) -> AbstractContextManager[PassWatch | None]:
         """A context around one decode pass of this many rows, and who is to see it; None for nobody."""
 
+    @property
+    def trying(self) -> bool:
+        """Whether the last decode pass was forecast, or was not, only to be timed."""
+
 
 class Qwen4ExpModel:
     """A `qwen4_exp` text model over an open checkpoint. Used by one thread; states are independent of each other.
@@ -364,6 +368,11 @@ class Qwen4ExpModel:
             else:
                 mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return result
+
+    @property
+    def trying(self) -> bool:
+        """See `DraftingModel.trying`."""
+        return self._forecasts is not None and self._forecasts.trying
 
     def waiting_rows(self, state: SequenceState) -> int:
         """See `DraftingModel.waiting_rows`; 0 without a head."""
