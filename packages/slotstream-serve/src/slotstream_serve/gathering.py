@@ -17,6 +17,7 @@ from slotstream_serve.reply import TextDelta, ThinkingDelta
 GATHER_S = 0.012
 """Text waits so long for the text that follows it."""
 FAST_S = 0.008
+"""Text that comes later than this after the text before it is sent at once."""
 STEADY = 4
 """So many tokens in a row, each within `FAST_S` of the one before, make a reply steady."""
 LOOK_S = 0.1
