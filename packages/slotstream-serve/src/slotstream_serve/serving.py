@@ -303,7 +303,8 @@ class ReplyRun:
             if self._scanner is None or not isinstance(event, TextDelta):
                 yield event
             else:
-                for reply in self._translate(event):
+                for scanned in self._scanner.feed(event.text):
+                    reply = self._reply_to(scanned)
                     yield reply
                     if isinstance(reply, ReplyFailed):
                         self._stop(generation)
@@ -312,10 +313,6 @@ class ReplyRun:
                         yield from self._finish(self._enough(generation))
                         return
         raise SlotstreamError("the engine ended its reply without a last event")
-
-    def _translate(self, event: TextDelta) -> Iterator[ReplyEvent]:
-        for scanned in [] if self._scanner is None else self._scanner.feed(event.text):
-            yield self._reply_to(scanned)
 
     def _reply_to(self, scanned: ScanEvent) -> ReplyEvent:
         match scanned:
