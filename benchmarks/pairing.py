@@ -24,6 +24,10 @@ class Estimate:
         stem, _, unit = name.rpartition("_")
         return {name: self.median, f"{stem}_low_{unit}": self.low, f"{stem}_high_{unit}": self.high}
 
+    def shown(self, digits: int) -> str:
+        """Return the median and its interval for a table, with so many digits after the point."""
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
+
 
 def estimate(samples: Sequence[float]) -> Estimate:
     """Return the median of samples with its bootstrap interval.  The same samples give the same interval.

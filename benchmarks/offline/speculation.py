@@ -21,7 +21,7 @@ from typing import Final, Literal
 import numpy as np
 
 from benchmarks.demo import demo_directory
-from benchmarks.pairing import Estimate, estimate
+from benchmarks.pairing import estimate
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core import GREEDY, Engine, Finished, GenerationEvent, load
 from slotstream_core.events import TextDelta
@@ -178,8 +178,8 @@ def judge(tally: Tally) -> tuple[tuple[str, ...], dict[str, float]]:
     depth = tally.drafted["auto"] / max(1, tally.passes["auto"])
     row = (
         *(f"{pace[mode]:.1f}" for mode in MODES),
-        _shown(on_ratio),
-        _shown(ratio),
+        on_ratio.shown(3),
+        ratio.shown(3),
         f"{np.median(processor):.3f}",
         f"{accepted:.0%}",
         f"{depth:.2f}",
@@ -233,10 +233,6 @@ def side_by_side(engines: Mapping[Mode, Engine], prompt: str, tally: Tally, *, t
         raise SystemExit(f"the engines disagree about the reply to {prompt!r}")
     for mode, finished in ends.items():
         tally.add(mode, finished)
-
-
-def _shown(ratio: Estimate) -> str:
-    return f"{ratio.median:.3f} ({ratio.low:.3f}-{ratio.high:.3f})"
 
 
 def _order(number: int) -> Sequence[Mode]:

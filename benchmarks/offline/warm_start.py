@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.demo import demo_directory
-from benchmarks.pairing import Estimate, estimate
+from benchmarks.pairing import estimate
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.diagnostics.prompts import PROMPTS
@@ -95,7 +95,7 @@ def main() -> None:
         whole = estimate([cold.all_s / own.all_s for own, cold in pairs])
         values |= first.values(f"{mode}_first_over_cold_ratio") | whole.values(f"{mode}_all_over_cold_ratio")
         counts = [f"{line[name]:.0f}" for name in ("misses", "warmed", "warm_used")]
-        rows.append((mode, f"{line['first_s']:.3f}", f"{line['all_s']:.3f}", *counts, _shown(first), _shown(whole)))
+        rows.append((mode, f"{line['first_s']:.3f}", f"{line['all_s']:.3f}", *counts, first.shown(2), whole.shown(2)))
     settings = {"model": directory.name, "share": options.share, "tokens": options.tokens, "rounds": options.rounds}
     report(
         BenchmarkResult(benchmark="warm-start", settings=settings, values=values),
@@ -104,10 +104,6 @@ def main() -> None:
         ),
         record=options.record,
     )
-
-
-def _shown(ratio: Estimate) -> str:
-    return f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def answer(directory: Path, request: PlanRequest, prompt: str, *, tokens: int, warm: Path, mode: Mode) -> Measured:

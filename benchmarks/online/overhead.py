@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.online.alternating import Alternating, Plan, host
-from benchmarks.online.status_asking import PER_S
+from benchmarks.online.status_asking import PER_S, receive
 from benchmarks.pairing import Estimate, difference, excess
 from benchmarks.recording import BenchmarkResult, format_table, report
 
@@ -77,17 +77,18 @@ class Bench:
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             started = time.perf_counter()
             connection.sendall(head.encode() + text)
-            heard = connection.recv(65_536)
+            heard = receive(connection)
+            while b"\r\n\r\n" not in heard:
+                heard += receive(connection)
+            if not heard.startswith(b"HTTP/1.1 200"):
+                raise SystemExit(f"the server refused: {heard!r}")
             while b'"content"' not in heard:
-                heard += connection.recv(65_536)
+                heard += receive(connection)
             first_s = time.perf_counter() - started
             while not heard.endswith(b"0\r\n\r\n"):
-                piece = connection.recv(65_536)
-                if not piece:
-                    raise SystemExit(f"the reply broke off: {heard[-500:]!r}")
-                heard = (heard + piece)[-4096:]
-        if not heard.startswith(b"HTTP/1.1 200") and b'"done":true' not in heard:
-            raise SystemExit(f"the server refused: {heard!r}")
+                heard = (heard + receive(connection))[-4096:]
+        if b'"done":true' not in heard:
+            raise SystemExit(f"the reply failed: {heard!r}")
         return first_s
 
     def said(self) -> dict[str, float]:

@@ -64,12 +64,20 @@ class Lanes:
 
 def read_answer(connection: socket.socket) -> None:
     """Read one whole answer."""
-    answer = connection.recv(65_536)
+    answer = receive(connection)
     while (head := answer.find(b"\r\n\r\n")) < 0:
-        answer += connection.recv(65_536)
+        answer += receive(connection)
     missing = head + 4 + content_length(answer[:head]) - len(answer)
     while missing > 0:
-        missing -= len(connection.recv(missing))
+        missing -= len(receive(connection))
+
+
+def receive(connection: socket.socket) -> bytes:
+    """Return what comes next; a connection that has ended ends the program."""
+    piece = connection.recv(65_536)
+    if not piece:
+        raise SystemExit("a connection ended in the middle of an answer")
+    return piece
 
 
 def content_length(head: bytes) -> int:

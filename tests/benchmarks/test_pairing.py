@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks.pairing import difference, estimate, excess
+from benchmarks.pairing import Estimate, difference, estimate, excess
 
 
 def test_a_ratio_that_never_changes_is_known_exactly() -> None:
@@ -42,3 +42,7 @@ def test_pairs_have_to_be_pairs() -> None:
 
 def test_values_are_named_with_their_unit_at_the_end() -> None:
     assert estimate([2.0]).values("added_s") == {"added_s": 2.0, "added_low_s": 2.0, "added_high_s": 2.0}
+
+
+def test_an_estimate_is_shown_with_its_interval() -> None:
+    assert Estimate(median=1.25, low=1.0, high=1.5).shown(2) == "1.25 (1.00-1.50)"
