@@ -157,14 +157,24 @@ static inline const int32_t *indices(Call *call, PyObject *object, int64_t *coun
     return values;
 }
 
+static inline int overlap(const Py_buffer *a, const Py_buffer *b) {
+    return (char *)a->buf < (char *)b->buf + b->len && (char *)b->buf < (char *)a->buf + a->len;
+}
+
 static inline void keep_indices(Call *call) {
     const Py_buffer *kept = call->indices;
     for (int i = 0; !call->failed && kept != NULL && i < call->count; i++) {
         const Py_buffer *other = &call->views[i];
-        if (other != kept && !other->readonly && (char *)other->buf < (char *)kept->buf + kept->len &&
-            (char *)kept->buf < (char *)other->buf + other->len)
+        if (other != kept && !other->readonly && overlap(other, kept))
             fail(call, "an array shares memory with the indices");
     }
+}
+
+/* For calls that read again what they wrote: no two of their arrays may share memory. */
+static inline void keep_apart(Call *call) {
+    for (int i = 1; !call->failed && i < call->count; i++)
+        for (int j = 0; !call->failed && j < i; j++)
+            if (overlap(&call->views[i], &call->views[j])) fail(call, "two arrays share memory");
 }
 
 #define RUN(size, statement)                                                                                           \

@@ -89,6 +89,7 @@ PyObject *ss_py_grant(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     int32_t *room = (int32_t *)int32_array(&call, args[5], &held, PyBUF_WRITABLE);
     granted.absent = (int32_t *)int32_array(&call, args[6], &absent, PyBUF_WRITABLE);
     require(&call, ids <= INT32_MAX && slots == ids && held >= ids + 1 && absent >= 2 * ids, "an array has another size");
+    keep_apart(&call);
     int32_t code = SS_OK;
     if (!call.failed) {
         granted.held = room + 1;

@@ -1,12 +1,16 @@
 """Arguments that look right one by one and are not: refused by `_native`, with nothing written."""
 
 import ctypes
+from itertools import combinations
 
 import numpy as np
 import pytest
 
+from slotstream_core.experts.integrity import UNMAPPED
+from slotstream_core.experts.residency import Count
 from slotstream_core.native.binding import library_path
 from slotstream_core.native.checking import random_matrix
+from slotstream_core.native.lanes import PieceKindStructure
 
 if library_path() is None:
     pytest.skip("installed without a compiler", allow_module_level=True)
@@ -39,6 +43,26 @@ def test_indices_that_a_call_would_write_over_are_refused() -> None:
         _native.experts(1, address, address, address, np.ones((3, 32), np.float32), slots, rows)
     assert not memory.any()
     assert not rows.any()
+
+
+def test_a_grant_whose_arrays_share_memory_is_refused() -> None:
+    counts = np.zeros(len(Count), np.int64)
+    counts[[Count.IDLE, Count.FREE]] = 4
+    empty, free = np.full(4, UNMAPPED, np.int32), np.arange(4, dtype=np.int32)[::-1].copy()
+    holds = np.zeros(4, np.int32)
+    books = (empty[:2].copy(), np.zeros(2, np.uint8), np.zeros(2, np.int64), empty, holds, np.zeros(4, np.uint8), free)
+    kinds = np.zeros(ctypes.sizeof(PieceKindStructure), np.uint8)
+    made = _native.residency(*books, counts, kinds, None, 1)  # type: ignore[arg-type]
+    sizes = (2, 2, 3, 4)  # ids, slots, held, absent
+    for one, other in combinations(range(4), 2):
+        arrays = [np.zeros(size, np.int32) for size in sizes]
+        both = np.zeros(sizes[one] + sizes[other] - 1, np.int32)
+        arrays[one], arrays[other] = both[: sizes[one]], both[sizes[one] - 1 :]
+        arrays[0][:] = 0, 1
+        with pytest.raises(ValueError, match="two arrays share memory"):
+            _native.grant(made, 0, 0, *arrays)
+    assert not holds.any()
+    assert _native.grant(made, 0, 0, *(np.array([0, 1][:size] + [0] * (size - 2), np.int32) for size in sizes)) == 2
 
 
 def test_a_matrix_or_a_pool_that_is_not_there_is_refused() -> None:

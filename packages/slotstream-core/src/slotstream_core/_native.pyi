@@ -197,7 +197,7 @@ def residency(
     /,
 ) -> Residency: ...
 def grant(residency: Residency, pool: int, layer: int, ids: _Ids, slots: _Ids, held: _Ids, absent: _Ids, /) -> int:
-    """Grant a request; see csrc/residency.h.
+    """Grant a request; see csrc/residency.h. No two of the arrays may share memory.
 
     Args:
         residency: The bookkeeping.
