@@ -10,8 +10,13 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.intp]
 
 INSIDE: Final = 0.75
+"""Share that a rank among those the router chooses is believed to be right before anything was learned."""
+
 OUTSIDE: Final = 0.25
+"""The same of the ranks after them."""
+
 RATE: Final = 1 / 32
+"""Weight of one forecast in the moving averages."""
 
 
 class RankConfidence:
@@ -19,8 +24,7 @@ class RankConfidence:
 
     Args:
         ranks: How many ranks are looked at.
-        top: Experts the router chooses for a row. Before anything was learned, ranks below it are believed to be right
-            three times out of four, and others once.
+        top: Experts the router chooses for a row; the first `top` ranks begin at `INSIDE`, others at `OUTSIDE`.
     """
 
     def __init__(self, *, ranks: int, top: int) -> None:

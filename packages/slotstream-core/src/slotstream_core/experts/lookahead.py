@@ -24,6 +24,8 @@ from slotstream_core.experts.trials import Trial
 Logits = npt.NDArray[np.float32]
 
 LEAST_SHARE: Final = 2 / 3
+"""How often a rank must have been right for what it names to be read."""
+
 Mode = Literal["auto", "on", "off"]
 
 REFERENCE_EXPERTS, REFERENCE_TOP = 512, 10

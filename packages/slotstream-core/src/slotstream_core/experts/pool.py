@@ -1,7 +1,7 @@
 """The slot pool: which expert lies in which slot, and who may touch it.
 
 One thread (the one that owns MLX) calls everything here; reader lanes only fill the bytes of slots that are held for
-them. A slot is in one of four states:
+them. A slot is in one of six states:
 
     free      unmapped, no holds, on the free list
     resident  mapped, 0 or more holds; with 0 holds CLOCK may choose it

@@ -23,6 +23,8 @@ shared: a system message.
 """
 
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+"""All of them, ascending by weight."""
+
 CHECKPOINTS: Final = frozenset[Purpose](("guess", "speculative", "shared"))
 """What is kept for other conversations than its own."""
 
