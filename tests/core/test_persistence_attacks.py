@@ -253,3 +253,16 @@ def test_a_state_that_becomes_shared_keeps_everything_else(tmp_path: Path) -> No
     found = kept.restore(after, "m")
     assert np.array_equal(found.fixed["1/memory"].values, second.fixed["1/memory"].values)
     kept.close()
+
+
+@pytest.mark.parametrize("harm", [lambda path: path.write_bytes(b"damaged"), Path.unlink], ids=["damaged", "gone"])
+def test_a_state_that_becomes_shared_is_written_anew_where_its_file_is_of_no_use(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    kept, own = opened(tmp_path), head(1, state(100))
+    kept.save(own)
+    harm(tmp_path / f"{named(1)}.slotprefix")
+    assert kept.save(replace(own, shared=True)) == "saved"
+    assert kept.heads[named(1)].shared
+    assert kept.restore(kept.heads[named(1)], "m").length == 100
+    kept.close()

@@ -156,9 +156,7 @@ class PrefixDirectory:
         if new.snapshot.length < self.options.minimum_tokens:
             return "too short"
         present = self._content.heads.get(new.name)
-        if present is not None:
-            if new.shared and not present.shared:
-                self._write_head(replace(present, shared=True), read_container(self._head_path(new.name)).read())
+        if present is not None and (present.shared or not new.shared or self._set_shared(present)):
             self.touch(new.name)
             return "present"
         known = [self._file_of(segment) for segment in new.snapshot.segments]
@@ -296,6 +294,16 @@ class PrefixDirectory:
         with suppress(OSError):  # it counts as used then
             os.utime(path, ns=(head.used_ns, head.used_ns))
         self._content.heads[head.name] = replace(head, byte_count=size)
+
+    def _set_shared(self, head: HeadFile) -> bool:
+        """Write that conversations start with a state; False when its file is damaged or gone, and then forgotten."""
+        try:
+            payloads = read_container(self._head_path(head.name)).read()
+        except (StateFileDamaged, FileNotFoundError):
+            self.discard(head.name)
+            return False
+        self._write_head(replace(head, shared=True), payloads)
+        return True
 
     def _now_ns(self) -> int:
         """Return the time, later than at every call before, so that the order of uses survives a clock set back."""
