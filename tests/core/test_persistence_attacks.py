@@ -14,7 +14,7 @@ from slotstream_core.engine import load
 from slotstream_core.errors import InaccessibleFile, StateFileDamaged
 from slotstream_core.events import Finished
 from slotstream_core.generation.sampling import GREEDY
-from slotstream_core.persistence.container import read_container, write_container
+from slotstream_core.persistence.container import PARTIAL_SUFFIX, read_container, write_container
 from slotstream_core.persistence.directory import PrefixDirectory
 from slotstream_core.persistence.scanning import scan_directory
 from slotstream_core.testing import write_tiny_model
@@ -266,3 +266,10 @@ def test_a_state_that_becomes_shared_is_written_anew_where_its_file_is_of_no_use
     assert kept.heads[named(1)].shared
     assert kept.restore(kept.heads[named(1)], "m").length == 100
     kept.close()
+
+
+def test_a_pipe_where_a_file_is_written_first_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"state{PARTIAL_SUFFIX}")
+    with pytest.raises(OSError):
+        write_container(tmp_path / "state", {}, [b"bytes"])
+    assert not (tmp_path / "state").exists()

@@ -111,6 +111,12 @@ def test_cutting_twice_inside_one_recorded_pass_works(dense: Path) -> None:
         assert alike(last_logits(model, [77], state), last_logits(model, [77], fresh))
 
 
+def test_a_layer_that_recorded_nothing_says_so() -> None:
+    state = DeltaState(window=mx.zeros((3, 4)), memory=mx.zeros((2, 4, 4)))
+    with pytest.raises(StateError, match="kept no state for 5 tokens"):
+        state.trim(5)
+
+
 def test_an_unrecorded_pass_cannot_be_cut(dense: Path) -> None:
     with open_model(dense) as model:
         state = model.new_state()

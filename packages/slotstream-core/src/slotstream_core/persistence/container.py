@@ -123,7 +123,8 @@ def write_container(path: Path, header: Mapping[str, Any], payloads: Iterable[by
         OSError: It cannot be written; nothing is left behind.
     """
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, OWNER_ONLY)
+    # without O_NONBLOCK a pipe in its place would be waited for
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, OWNER_ONLY)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(MAGIC)

@@ -7,6 +7,7 @@ from typing import Protocol, Self
 import mlx.core as mx
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.errors import StateError
 from slotstream_core.models.qwen4_exp.convolution import causal_convolution, last_rows
 from slotstream_core.models.qwen4_exp.delta_rule import advance_chunked, advance_one
 from slotstream_core.models.qwen4_exp.norms import RmsNorm
@@ -71,9 +72,14 @@ class DeltaState:
         return replace(self)
 
     def trim(self, length: int) -> None:
-        """See `LayerState.trim`."""
-        if self.recorded is not None:
-            self.window, self.memory = self.recorded.at(length - self.recorded_from)
+        """See `LayerState.trim`.
+
+        Raises:
+            StateError: Nothing was recorded.
+        """
+        if self.recorded is None:
+            raise StateError(f"the delta rule kept no state for {length:,} tokens; run the pass with record=True")
+        self.window, self.memory = self.recorded.at(length - self.recorded_from)
 
     def forget_passes(self) -> None:
         """See `LayerState.forget_passes`."""
