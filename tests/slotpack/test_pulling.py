@@ -134,12 +134,13 @@ def test_the_second_raw_source_is_tried(packaged: Packaged, server: FileServer, 
 def test_drops_and_errors_in_the_middle_are_retried(
     packaged: Packaged, server: FileServer, tmp_path: pathlib.Path, transport: TransportName
 ) -> None:
-    server.fail(Fault(path="objects/|/model/", kind="drop", after_bytes=100, times=2))
-    server.fail(Fault(path="objects/|/model/", kind="status", status=503, times=2))
+    # fewer faults than a request has attempts, should one request meet them all
+    server.fail(Fault(path="objects/|/model/", kind="drop", after_bytes=100))
+    server.fail(Fault(path="objects/|/model/", kind="status", status=503))
     server.fail(Fault(path="objects/|/model/", kind="status", status=429, headers={"Retry-After": "2"}))
     report = pull(remote(packaged, server), tmp_path / "copy", options=options(transport))
     assert same_files(packaged.model, tmp_path / "copy")
-    assert report.retries == 5
+    assert report.retries == 3
     assert report.fallback_objects == 0
 
 
