@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from slotstream_core.diagnostics import sweeps
 from slotstream_core.experts.streamed import StreamedExperts
-from slotstream_core.generation.decoding import next_logits
+from slotstream_core.generation import decoding
 from tests.cli.conftest import Invoke
 
 
@@ -30,8 +29,8 @@ def test_a_check_that_swept_nothing_fails_and_says_why(
 
 
 def test_a_reply_that_differs_is_a_failure(invoke: Invoke, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signs = iter((1.0, 1.0, -1.0))
-    monkeypatch.setattr(sweeps, "next_logits", lambda *call: next_logits(*call) * next(signs))
+    signs, next_logits = iter((1.0, 1.0, -1.0)), decoding.next_logits
+    monkeypatch.setattr(decoding, "next_logits", lambda *call: next_logits(*call) * next(signs))
     result = invoke("sweep-check", "--model", tiny_model, "--prompt-tokens", "256", "--max-tokens", "2")
     assert result.exit_code == 1
     assert "FAIL  the reply is the same without sweeps" in result.stdout

@@ -14,19 +14,18 @@ import numpy as np
 
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
+from slotstream_core.diagnostics.continuing import read_prompt
 from slotstream_core.diagnostics.prompts import PROMPTS
 from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
 from slotstream_core.drafting import choose_depths
 from slotstream_core.errors import CheckpointError
 from slotstream_core.events import DraftCounts
 from slotstream_core.experts import StreamedExperts
-from slotstream_core.generation.control import CancelToken
-from slotstream_core.generation.decoding import Decoder, PlainDecoder, PromptReader, Row, next_logits
+from slotstream_core.generation.decoding import Decoder, PlainDecoder, Row, next_logits
 from slotstream_core.generation.sampling import GREEDY, Sampler
 from slotstream_core.generation.speculation import SpeculativeDecoder
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.options import EngineOptions
-from slotstream_core.state.sequence import SequenceState
 from slotstream_core.text.messages import ChatMessage
 from slotstream_core.text.template import ChatTemplate
 from slotstream_core.text.tokenizer import Tokenizer
@@ -122,20 +121,9 @@ def _load(directory: Path, request: PlanRequest) -> LoadedModel:
     return load_model(directory, request=request, options=options)
 
 
-def _read(loaded: LoadedModel, prompt: Sequence[int]) -> tuple[SequenceState, Row]:
-    """Return the state after a prompt and its last logits."""
-    state = loaded.model.new_state()
-    reader = PromptReader(loaded.model, state, prompt, loaded.plan.prefill_chunk)
-    for _ in reader.passes(CancelToken()):
-        pass
-    if reader.last_logits is None:
-        raise CheckpointError("the tokenizer turns a question into no token at all; it belongs to another model")
-    return state, reader.last_logits
-
-
 def _continue(loaded: LoadedModel, prompt: Sequence[int], count: int, *, depth: int) -> _Run:
     """Generate greedily, end-of-text or not, with this many drafts a pass; 0 is plain decoding."""
-    state, row = _read(loaded, prompt)
+    state, row = read_prompt(loaded, prompt)
     decoder: Decoder = PlainDecoder(loaded.model, state, Sampler(GREEDY))
     if depth:
         policy = choose_depths(loaded.plan, EngineOptions(draft_depth=depth, row_invariant=True))
@@ -197,7 +185,7 @@ def _check_streaming(loaded: LoadedModel) -> CheckItem:
 def _check_rows(loaded: LoadedModel, prompt: Sequence[int], ids: Sequence[int]) -> list[CheckItem]:
     """Compare a recorded pass of several rows, whole and cut anywhere, with passes of one row."""
     tokens = list(islice(cycle([*ids, *prompt]), _ROWS + 1))
-    start, _ = _read(loaded, prompt)
+    start, _ = read_prompt(loaded, prompt)
     whole, single = start.fork(), start.fork()
     recorded = np.array(tokens[:-1], np.int32)
     rows = np.array(loaded.model.forward(recorded, whole, logits="all", record=True, decode=True).logits)

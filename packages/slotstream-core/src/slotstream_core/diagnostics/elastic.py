@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from slotstream_core.backend import Backend
+from slotstream_core.diagnostics.continuing import continue_greedily, invented_ids, read_prompt
 from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
 from slotstream_core.errors import PlanError
-from slotstream_core.generation.control import CancelToken
-from slotstream_core.generation.decoding import PromptReader, next_logits
 from slotstream_core.governing import ExpertsPool, Governor, Sensors
 from slotstream_core.loading import LoadedModel, load_model, machine_here, plan_here
 from slotstream_core.memory import drop_buffer_cache, planned_footprint
@@ -74,17 +73,8 @@ def _same(name: str, expected: Sequence[int], found: Sequence[int]) -> CheckItem
 
 def _greedy(loaded: LoadedModel, count: int) -> list[int]:
     """Return the greedy continuation of a fixed prompt, end-of-text or not."""
-    vocabulary = loaded.checkpoint.config.vocab_size
-    prompt = [(7 + 31 * index) % vocabulary for index in range(PROMPT_TOKENS)]
-    state = loaded.model.new_state()
-    reader = PromptReader(loaded.model, state, prompt, loaded.plan.prefill_chunk)
-    for _ in reader.passes(CancelToken()):
-        pass
-    row, ids = reader.last_logits, list[int]()
-    while row is not None and len(ids) < count:
-        ids.append(int(row.argmax()))
-        row = next_logits(loaded.model, state, ids[-1]) if len(ids) < count else None
-    return ids
+    state, row = read_prompt(loaded, invented_ids(loaded, PROMPT_TOKENS))
+    return continue_greedily(loaded, state, row, count)
 
 
 @dataclass

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from slotstream_core.diagnostics.continuing import continue_greedily, invented_ids
 from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
 from slotstream_core.generation.control import CancelToken
-from slotstream_core.generation.decoding import PromptReader, next_logits
+from slotstream_core.generation.decoding import PromptReader
 from slotstream_core.generation.sharing import spare_tokens
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.persistence.directory import PersistentOptions
@@ -57,8 +58,7 @@ class _Reader:
 
     def ids(self, tokens: int, seed: int) -> list[int]:
         """Return invented prompt ids that differ from the first one on between seeds."""
-        vocabulary = self._loaded.checkpoint.config.vocab_size
-        return [(11 + 7919 * seed + 31 * place + place // 7) % vocabulary for place in range(tokens)]
+        return invented_ids(self._loaded, tokens, seed=seed)
 
     def last_boundary(self, ids: Sequence[int]) -> int:
         return self._key.boundaries(prompt_array(ids))[-1]
@@ -86,11 +86,9 @@ class _Reader:
         )
         for _ in reader.passes(CancelToken()):
             pass
-        row, reply = reader.last_logits, list[int]()
+        row = reader.last_logits
         logits = b"" if row is None else row.tobytes()
-        while row is not None and len(reply) < self._reply_tokens:
-            reply.append(int(row.argmax()))
-            row = next_logits(loaded.model, state, reply[-1]) if len(reply) < self._reply_tokens else None
+        reply = [] if row is None else continue_greedily(loaded, state, row, self._reply_tokens)
         return _Turn(logits=logits, reply=reply, cached=cached)
 
     def keep_on_disk(self, memory: ConversationMemory, directory: Path) -> None:

@@ -6,9 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slotstream_core.diagnostics.continuing import continue_greedily, invented_ids, read_prompt
 from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
-from slotstream_core.generation.control import CancelToken
-from slotstream_core.generation.decoding import PromptReader, next_logits
 from slotstream_core.loading import LoadedModel, load_model
 from slotstream_core.models.qwen4_exp.reading import SWEEP_ROWS
 from slotstream_core.options import EngineOptions
@@ -80,15 +79,7 @@ def check_sweeps(
 
 
 def _read(loaded: LoadedModel, prompt_tokens: int, max_tokens: int) -> _Read:
-    vocabulary = loaded.checkpoint.config.vocab_size
-    prompt = [(11 + 31 * place + place // 7) % vocabulary for place in range(prompt_tokens)]
-    before, state = loaded.experts.stats.sweeps, loaded.model.new_state()
-    reader = PromptReader(loaded.model, state, prompt, max(loaded.plan.prefill_chunk, SWEEP_ROWS))
-    for _ in reader.passes(CancelToken()):
-        pass
-    row, ids = reader.last_logits, list[int]()
-    logits, sweeps = b"" if row is None else row.tobytes(), loaded.experts.stats.sweeps - before
-    while row is not None and len(ids) < max_tokens:
-        ids.append(int(row.argmax()))
-        row = next_logits(loaded.model, state, ids[-1]) if len(ids) < max_tokens else None
-    return _Read(logits=logits, ids=ids, sweeps=sweeps)
+    before, pass_tokens = loaded.experts.stats.sweeps, max(loaded.plan.prefill_chunk, SWEEP_ROWS)
+    state, row = read_prompt(loaded, invented_ids(loaded, prompt_tokens), pass_tokens=pass_tokens)
+    sweeps = loaded.experts.stats.sweeps - before
+    return _Read(logits=row.tobytes(), ids=continue_greedily(loaded, state, row, max_tokens), sweeps=sweeps)
