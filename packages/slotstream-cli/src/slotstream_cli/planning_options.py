@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import click
@@ -32,19 +32,24 @@ class _Window(click.ParamType["int | Literal['auto']"]):
             self.fail(f"{value!r} is neither auto nor a whole number of tokens", param, ctx)
 
 
-_OPTIONS = (
-    click.option(
-        "--max-context",
-        type=_Window(),
-        default="auto",
-        show_default=True,
-        help="Context window, prompt and reply together.",
-    ),
+_WINDOW = click.option(
+    "--max-context",
+    type=_Window(),
+    default="auto",
+    show_default=True,
+    help="Context window, prompt and reply together.",
+)
+
+_BUDGET = (
     click.option("--experts-per-layer", type=int, help="Expert cache size directly. Beats the other sizes."),
     click.option("--pool-gb", type=float, help="Expert cache size in GB. Beats --memory-gb."),
     click.option("--memory-gb", type=float, help="Fixed memory budget of the whole process in GB."),
     click.option("--memory-limit-gb", type=float, help="Ceiling of an adaptive budget in GB; excludes fixed sizes."),
     click.option("--max-ram-percent", type=float, help="Largest share of RAM an automatic budget takes (70)."),
+)
+"""How much memory may be used."""
+
+_DRAFTS = (
     click.option(
         "--mtp",
         type=click.Choice(["auto", "on", "off"]),
@@ -61,15 +66,15 @@ _OPTIONS = (
         show_envvar=True,
         help="Where the draft head's experts live.",
     ),
-    click.option(
-        "--vision",
-        type=click.Choice(["auto", "on", "off"]),
-        default="auto",
-        show_default=True,
-        help="Images: load the encoder on first use, reserve it at start, or refuse them.",
-    ),
 )
 
+_VISION = click.option(
+    "--vision",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Images: load the encoder on first use, reserve it at start, or refuse them.",
+)
 
 _LOOKAHEAD = click.option(
     "--lookahead",
@@ -80,11 +85,15 @@ _LOOKAHEAD = click.option(
 )
 """For commands that do not choose it themselves."""
 
-_SIZES = 8
-"""How many of the options apply to every command that loads a model."""
+_SIZES = (_WINDOW, *_BUDGET, *_DRAFTS)
+"""For every command that loads a model and leaves all of it to its user."""
 
-_BUDGET_START, _BUDGET_END = 1, 6
-"""Where those of them stand that say how much memory may be used."""
+
+def _with(options: Sequence[Callable[[_Function], _Function]], function: _Function) -> _Function:
+    """Add options to a command, so that its help lists them in their order."""
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 def size_options(function: _Function) -> _Function:
@@ -94,9 +103,7 @@ def size_options(function: _Function) -> _Function:
 
 def sizes_alone(function: _Function) -> _Function:
     """Add the same to a command that itself decides whether to read ahead."""
-    for option in reversed(_OPTIONS[:_SIZES]):
-        function = option(function)
-    return function
+    return _with(_SIZES, function)
 
 
 def budget_options(function: _Function) -> _Function:
@@ -104,9 +111,7 @@ def budget_options(function: _Function) -> _Function:
 
     See `make_size_request`.
     """
-    for option in reversed(_OPTIONS[_BUDGET_START:_BUDGET_END]):
-        function = option(function)
-    return function
+    return _with(_BUDGET, function)
 
 
 def make_size_request(
@@ -136,9 +141,7 @@ def make_size_request(
 
 def memory_options(function: _Function) -> _Function:
     """Add the memory options to a command; they arrive as keyword arguments for `make_request`."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return _LOOKAHEAD(function)
+    return _LOOKAHEAD(_with((*_SIZES, _VISION), function))
 
 
 def make_request(
