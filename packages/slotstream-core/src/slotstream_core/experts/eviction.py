@@ -34,8 +34,8 @@ class Clock:
         self.referenced[slot] = 0
 
     def grow(self, slot_count: int) -> None:
-        """Add slots, with clear bits, behind the last."""
-        self.referenced += bytes(slot_count - len(self.referenced))
+        """Add slots, with clear bits, behind the last; the bits are in new memory then."""
+        self.referenced = bytearray(self.referenced.ljust(slot_count, b"\0"))
 
     def victim(self, holds: Sequence[int]) -> int | None:
         """Return the slot to reuse, moving the hand past it, or None when every slot is held.

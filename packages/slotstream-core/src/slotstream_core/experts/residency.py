@@ -224,12 +224,12 @@ class Residency:
         return slot_by_key, missing
 
     def grow(self, slot_count: int) -> None:
-        """Add slots; every record stays."""
+        """Add slots; every record stays. The arrays are new ones: compiled code may still refer to the old."""
         added = slot_count - len(self.key_of)
-        self._free = array("i", [*range(slot_count - 1, len(self.key_of) - 1, -1), *self.free])
-        self._free.extend([0] * (slot_count - len(self._free)))
-        self.key_of.extend([UNMAPPED] * added)
-        self.holds.extend([0] * added)
+        free = array("i", [*range(slot_count - 1, len(self.key_of) - 1, -1), *self.free])
+        self._free = free + array("i", [0]) * (slot_count - len(free))
+        self.key_of = self.key_of + array("i", [UNMAPPED]) * added
+        self.holds = self.holds + array("i", [0]) * added
         self.counts[Count.IDLE] += added
         self.counts[Count.FREE] += added
         self.clock.grow(slot_count)
