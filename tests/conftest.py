@@ -8,6 +8,7 @@ import pytest
 
 from slotpack.catalog import DEMO_MODEL, default_directory, find_model
 from slotpack.store import WeightStore
+from slotstream_planner import InsufficientMemory, PlanRequest
 
 
 def pytest_sessionstart() -> None:
@@ -32,3 +33,19 @@ def demo_model(demo_root: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTSTREAM_ROOT_DIR", str(demo_root))
         return default_directory(find_model(DEMO_MODEL))
+
+
+@pytest.fixture
+def without_memory_for_a_resident_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the check of drafts find no memory to hold the head's experts."""
+    # Imported here because most tests need no MLX.
+    from slotstream_core.diagnostics import drafts
+
+    load = drafts._load
+
+    def small(directory: Path, request: PlanRequest) -> object:
+        if request.mtp_experts == "resident":
+            raise InsufficientMemory("it needs 2 GB more", required_bytes=3, available_bytes=1)
+        return load(directory, request)
+
+    monkeypatch.setattr(drafts, "_load", small)

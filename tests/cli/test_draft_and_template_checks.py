@@ -8,7 +8,7 @@ import pytest
 from slotstream_core.diagnostics import drafts
 from slotstream_core.loading import LoadedModel
 from slotstream_core.testing import write_tiny_model
-from slotstream_planner import InsufficientMemory, PlanRequest
+from slotstream_planner import PlanRequest
 from tests.cli.conftest import Invoke
 
 FAMILY = Path(__file__).parents[2] / "tools" / "demo_model" / "chat_template.jinja"
@@ -43,17 +43,8 @@ def test_drafting_is_checked_in_the_memory_that_is_asked_for(
     ]
 
 
-def test_what_there_is_no_memory_for_is_said_beside_the_report(
-    invoke: Invoke, drafting_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = drafts._load
-
-    def small(directory: Path, request: PlanRequest) -> LoadedModel:
-        if request.mtp_experts == "resident":
-            raise InsufficientMemory("it needs 2 GB more", required_bytes=3, available_bytes=1)
-        return load(directory, request)
-
-    monkeypatch.setattr(drafts, "_load", small)
+@pytest.mark.usefixtures("without_memory_for_a_resident_head")
+def test_what_there_is_no_memory_for_is_said_beside_the_report(invoke: Invoke, drafting_model: Path) -> None:
     result = invoke("mtp-check", "--model", drafting_model, "--max-tokens", "4")
     assert result.exit_code == 0, result.output
     assert result.stderr == "-- left out: a resident head: it needs 2 GB more\n"

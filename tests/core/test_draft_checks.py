@@ -16,7 +16,7 @@ from slotstream_core.loading import LoadedModel
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.testing import write_tiny_model
-from slotstream_planner import InsufficientMemory, PlanRequest
+from slotstream_planner import PlanRequest
 
 TOKENS = 10
 
@@ -103,17 +103,8 @@ def test_a_head_that_cannot_be_read_fails_and_says_so(drafting_model: Path, monk
     assert "1 failed reads" in report.to_text()
 
 
-def test_without_memory_for_a_resident_head_the_rest_is_checked(
-    drafting_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = drafts._load
-
-    def small(directory: Path, request: PlanRequest) -> LoadedModel:
-        if request.mtp_experts == "resident":
-            raise InsufficientMemory("it needs 2 GB more", required_bytes=3, available_bytes=1)
-        return load(directory, request)
-
-    monkeypatch.setattr(drafts, "_load", small)
+@pytest.mark.usefixtures("without_memory_for_a_resident_head")
+def test_without_memory_for_a_resident_head_the_rest_is_checked(drafting_model: Path) -> None:
     report = check_drafts(drafting_model, max_tokens=TOKENS)
     assert report.passed, report.to_text()
     assert report.facts["left_out"] == "a resident head: it needs 2 GB more"

@@ -9,15 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "lanes.h"
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 enum { KINDS = 3, RECORDS = 40, SLOTS = 16, GAP = 26, ALIGNED = 4096, LONG = 1 << 20 };
 static const int64_t disk[KINDS] = {1000, 80, 60};

@@ -7,15 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "slotstream_native.h"
-
-#define CHECK(condition)                                                          \
-    do {                                                                          \
-        if (!(condition)) {                                                       \
-            fprintf(stderr, "line %d: %s does not hold\n", __LINE__, #condition); \
-            exit(1);                                                              \
-        }                                                                         \
-    } while (0)
 
 static uint32_t state = 12345;
 static uint32_t draw(void) { return state = state * 1664525u + 1013904223u; }

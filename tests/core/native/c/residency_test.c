@@ -5,15 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "residency.h"
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 enum { LAYERS = 3, EXPERTS = 12, RECORDS = LAYERS * EXPERTS, SLOTS = 10, KINDS = 3, MOST = 8, LEASES = 3, BYTES = 300 };
 static const int64_t disk[KINDS] = {200, 60, 40}; /* the second is widened, the third lies behind the first */
