@@ -202,10 +202,10 @@ def measure(directory: Path, experts: int, *, tokens: int, piece: int, rounds: i
         }
         if engines["auto"].plan.draft == "off":
             raise SystemExit(f"the plan for {experts} experts a layer has no draft head; give more experts")
+        tallies: dict[str, Tally] = {}
         for number in range(rounds + 1):
-            fresh = {text: Tally() for text in TEXTS}
-            if number <= 1:
-                tallies = fresh
+            if number <= 1:  # what the first round taught is dropped
+                tallies = {text: Tally() for text in TEXTS}
             for text, prompt in TEXTS.items():
                 side_by_side(engines, prompt(number), tallies[text], tokens=tokens, piece=piece)
     if empty := [text for text, tally in tallies.items() if not tally.pieces]:

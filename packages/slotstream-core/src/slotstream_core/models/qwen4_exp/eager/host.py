@@ -19,8 +19,8 @@ from slotstream_core.native import NativeLibrary, NativeMatrix, native_choice
 NATIVE_ROWS = 32
 """Up to this many rows a product runs on packed weights; above, unpacking them for a dense product is faster.
 
-Measured by `benchmarks.micro.native_crossover`: dense is faster from 64 or 96 rows on for most shapes, from 48 or fewer
-for some; at 32 packed words are ahead for all but an output head and the smallest experts.
+Measured by `benchmarks.micro.native_crossover` on an idle machine: dense is faster from 96 rows or more on for most
+shapes, from 32 and 48 for two; at 32 packed words are ahead for all but one, which loses 6%.
 """
 
 PARALLEL_VALUES = 1 << 17
