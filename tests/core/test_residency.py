@@ -240,6 +240,17 @@ def test_resizing_lets_the_compiled_code_see_the_new_slots(stored: ExpertFile) -
         pool.check_integrity()
 
 
+def test_a_pool_grows_while_something_still_refers_to_its_compiled_code(stored: ExpertFile) -> None:
+    with StoredExperts(stored.layout()) as source, ExpertReader(source, lane_count=1, native=True) as reader:
+        pool = SlotPool(reader, slot_count=2)
+        pool.request(0, [0, 1]).release()
+        kept = pool._compiled  # as the traceback of a failed request may
+        pool.resize(5)
+        assert kept is not pool._compiled
+        assert set(pool.contents()) == {(0, 0), (0, 1)}
+        pool.check_integrity()
+
+
 def test_the_compiled_code_refuses_arrays_that_do_not_belong_together(stored: ExpertFile) -> None:
     layout = stored.layout()
     with StoredExperts(layout) as source:
