@@ -177,9 +177,11 @@ static inline void keep_apart(Call *call) {
             if (overlap(&call->views[i], &call->views[j])) fail(call, "two arrays share memory");
 }
 
+/* Run it unless the call failed. `size`, the values touched, may be 0 only where there is nothing to write: rows of no
+ * width need no memory, so there may be more of them than anybody could count to. */
 #define RUN(size, statement)                                                                                           \
     do {                                                                                                               \
-        if (call.failed) break;                                                                                        \
+        if (call.failed || (size) == 0) break;                                                                         \
         if ((size) >= RELEASE_FROM) {                                                                                  \
             Py_BEGIN_ALLOW_THREADS statement;                                                                          \
             Py_END_ALLOW_THREADS                                                                                       \

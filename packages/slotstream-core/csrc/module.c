@@ -262,8 +262,8 @@ static PyObject *py_score_blocks(PyObject *self, PyObject *const *args, Py_ssize
     require(&call, call.failed || (blocks.width > 0 && q.width % blocks.width == 0 && q.rows == out.rows &&
                                    out.width <= blocks.rows),
             "the shapes of q, blocks and out disagree");
-    RUN(out.rows * out.width * q.width, pieces->score_blocks(q.data, q.rows, q.width / blocks.width, blocks.width,
-                                                             blocks.data, out.width, scale, out.data));
+    RUN(out.rows * out.width, pieces->score_blocks(q.data, q.rows, q.width / blocks.width, blocks.width, blocks.data,
+                                                   out.width, scale, out.data));
     return finish(&call);
 }
 
@@ -295,8 +295,8 @@ static PyObject *py_combine(PyObject *self, PyObject *const *args, Py_ssize_t co
     require(&call, shared.rows == out.rows && shared.width == out.width && gate.rows == out.rows && gate.width == 1 &&
                        weights.rows == out.rows && routed.rows == out.rows * weights.width && routed.width == out.width,
             "the shapes of shared, gate, weights, routed and out disagree");
-    RUN(routed.rows * routed.width, pieces->combine(shared.data, gate.data, weights.data, routed.data, out.rows,
-                                                    weights.width, out.width, out.data));
+    RUN(out.rows * out.width, pieces->combine(shared.data, gate.data, weights.data, routed.data, out.rows,
+                                              weights.width, out.width, out.data));
     return finish(&call);
 }
 

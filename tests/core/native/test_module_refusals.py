@@ -30,6 +30,22 @@ def test_sizes_whose_product_is_no_number_are_refused() -> None:
         _native.convolve(rows, rows, np.ones((3, 8), np.float32), 2**62, rows.copy())
 
 
+def test_rows_of_no_width_take_no_time_however_many_they_are() -> None:
+    none = np.zeros((2**40, 0), np.float32)
+    _native.mix_streams(none, none, 3, none)
+    _native.inject(none, none, none, none)
+    _native.silu_multiply(none, none, none)
+
+
+def test_what_is_made_of_no_values_is_still_written() -> None:
+    out = np.full((2, 4), 7, np.float32)
+    none, shared = np.zeros((2, 0), np.float32), np.ones((2, 4), np.float32)
+    _native.combine(shared, np.zeros((2, 1), np.float32), none, np.zeros((0, 4), np.float32), out)
+    assert (out == 0.5).all()
+    _native.score_blocks(none, np.ones((4, 4), np.float32), 1.0, out)
+    assert not out.any()
+
+
 def test_indices_that_a_call_would_write_over_are_refused() -> None:
     memory = np.zeros(64, np.float32)
     chosen, out = memory[32:36].view(np.int32), memory[32:64]
