@@ -45,9 +45,10 @@ from slotstream_core.experts.layout import (
     StoredPiece,
 )
 from slotstream_core.experts.leases import PoolLease
+from slotstream_core.experts.mirrors import MirroredExperts, choose_directories
 from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader, choose_lanes
-from slotstream_core.experts.sources import StoredExperts
+from slotstream_core.experts.sources import ExpertSource, StoredExperts
 
 HIDDEN, INTERMEDIATE, GROUP = 2560, 640, 64
 LAYERS = 2
@@ -66,6 +67,7 @@ class LaneCase:
         direct: Whether past the page cache, where they are otherwise.
         at_once: Records of a request.
         record_count: Of one measurement.
+        directories: That the records lie in: the one file, opened so many times.
     """
 
     name: str
@@ -73,6 +75,7 @@ class LaneCase:
     direct: bool
     at_once: int
     record_count: int
+    directories: int = 1
 
 
 def main() -> None:
@@ -97,6 +100,17 @@ def main() -> None:
             LaneCase(name="wide", layout=layout, direct=False, at_once=DECODE_RECORDS, record_count=count),
             LaneCase(name="wide direct", layout=layout, direct=True, at_once=DECODE_RECORDS, record_count=count),
             LaneCase(name="small", layout=small, direct=False, at_once=few, record_count=all_small),
+            LaneCase(
+                name="wide mirrored",
+                layout=layout,
+                direct=True,
+                at_once=DECODE_RECORDS,
+                record_count=count,
+                directories=2,
+            ),
+            LaneCase(
+                name="small mirrored", layout=small, direct=False, at_once=few, record_count=all_small, directories=2
+            ),
         ]
         lane_values, lane_rows = compare_lanes(cases, lanes=lanes, rounds=options.rounds)
     median = {name: statistics.median(values) for name, values in rates.items()}
@@ -180,9 +194,9 @@ def compare_lanes(
     for case in cases:
         costs: dict[str, list[tuple[float, float]]] = {}
         with ExitStack() as opened:
-            source = opened.enter_context(StoredExperts(case.layout, direct=case.direct))
             pools: dict[str, SlotPool] = {}
             for native in (True, False):
+                source = lane_source(case, opened, native=native)
                 reader = opened.enter_context(ExpertReader(source, lane_count=lanes, native=native))
                 pools["compiled" if reader.compiled else "python"] = SlotPool(reader, slot_count=case.at_once)
             for turn in range(rounds + 1):
@@ -201,6 +215,16 @@ def compare_lanes(
             values |= {f"{key}_bytes_per_s": round(rate), f"{key}_processor_us": round(processor_us, 1)}
             rows.append((case.name, name, f"{rate / 1e6:,.0f}", f"{processor_us:,.0f}"))
     return values, rows
+
+
+def lane_source(case: LaneCase, opened: ExitStack, *, native: bool) -> ExpertSource:
+    """Open what both kinds of lanes read; where it is mirrored, each kind with its own way to choose."""
+    sources = [opened.enter_context(StoredExperts(case.layout, direct=case.direct)) for _ in range(case.directories)]
+    if len(sources) == 1:
+        return sources[0]
+    names = [Path(str(number)) for number in range(len(sources))]
+    chooser = choose_directories(len(sources), {"SLOTSTREAM_NATIVE": "1" if native else "0"})
+    return MirroredExperts(sources, names, chooser=chooser)
 
 
 def with_threads(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import heapq
+import itertools
 import json
 import logging
 import os
@@ -10,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slotstream_core import testing
@@ -18,16 +21,26 @@ from slotstream_core.engine import load
 from slotstream_core.errors import ExpertReadError, MirrorMismatch
 from slotstream_core.events import Finished
 from slotstream_core.experts.batches import Record
-from slotstream_core.experts.mirrors import REMEASURE_AFTER, MirroredExperts
+from slotstream_core.experts.directories import (
+    REMEASURE_AFTER,
+    CompiledDirectories,
+    Directories,
+    Fault,
+    PythonDirectories,
+)
+from slotstream_core.experts.mirrors import RUN_RECORDS, MirroredExperts
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.repacking import repack_checkpoint
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.experts.streamed import StreamedExperts
 from slotstream_core.generation.sampling import GREEDY
+from slotstream_core.native.lanes import READ_FUNCTION, lane_library
 from slotstream_planner import PlanRequest
-from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
+from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file, read_batch
 from tests.core.test_pool import assert_slots_hold
+
+pytestmark = pytest.mark.usefixtures("lanes")
 
 NAMES = (Path("first"), Path("second"), Path("third"))
 
@@ -45,21 +58,19 @@ class Disks:
         self.now_s = 0.0
         self.sources = [ScriptedSource(stored.layout()) for _ in speeds]
         self.mirrored = MirroredExperts(self.sources, NAMES[: len(speeds)], clock=lambda: self.now_s)
+        self.chooser = self.mirrored._chooser
         self.record_bytes = stored.layout().record_bytes
         self.speeds = list(speeds)
         self.brought = [0] * len(speeds)
         self._free_s = [0.0] * len(speeds)
         self._under_way: list[tuple[float, int, int, int]] = []
-        self._of = {
-            fd: index for index, source in enumerate(self.sources) for fd, _ in ScriptedSource.locate(source, 0, 0)
-        }
         self._serial = 0
 
     def ask(self) -> int:
         """Ask for a record; return the disk that was chosen."""
-        fd = self.mirrored.locate(0, 0)[0][0]
-        disk = self._of[fd]
-        self.mirrored.begin(fd)
+        fd = self.mirrored.locate_all([(0, 0)])[0][0][0]
+        disk = next(index for index, source in enumerate(self.sources) if fd in source.descriptors)
+        self.chooser.begin(disk, self.now_s)
         self._free_s[disk] = max(self.now_s, self._free_s[disk]) + self.record_bytes / self.speeds[disk]
         self._serial += 1
         heapq.heappush(self._under_way, (self._free_s[disk], self._serial, disk, fd))
@@ -68,7 +79,7 @@ class Disks:
     def finish_one(self) -> None:
         """Let time pass until the next record is there."""
         self.now_s, _, disk, fd = heapq.heappop(self._under_way)
-        self.mirrored.end(fd, self.record_bytes)
+        self.chooser.end(disk, self.now_s, self.record_bytes)
         self.mirrored.settle(fd, self.record_bytes)
         self.brought[disk] += 1
 
@@ -122,13 +133,29 @@ def test_a_disk_that_was_slow_for_a_while_is_used_again(stored: ExpertFile) -> N
     assert brought[1] > 0.3 * sum(brought)
 
 
+class ScriptedMirrors(MirroredExperts):
+    """Mirrors whose scripted sources compiled lanes call, too."""
+
+    def __init__(self, sources: Sequence[ScriptedSource]) -> None:
+        super().__init__(sources, NAMES[: len(sources)])
+        of = {fd: source for source in sources for fd in source.descriptors}
+        self._callback = READ_FUNCTION(
+            lambda context, fd, buffers, count, offset: of[fd]._read(context, fd, buffers, count, offset)
+        )
+
+    @property
+    def native_read(self) -> int | None:
+        address = ctypes.cast(self._callback, ctypes.c_void_p).value
+        return None if self.native_mirrors is None else address
+
+
 def mirrored_reader(
     stored: ExpertFile, change: Callable[[ScriptedSource], None] | None = None
 ) -> tuple[MirroredExperts, list[ScriptedSource]]:
     sources = [ScriptedSource(stored.layout()) for _ in range(2)]
     if change is not None:
         change(sources[1])
-    return MirroredExperts(sources, NAMES[:2]), sources
+    return ScriptedMirrors(sources), sources
 
 
 EVERY = [(layer, expert) for layer in range(2) for expert in range(6)]
@@ -145,9 +172,10 @@ def cut_all(source: ScriptedSource) -> None:
 def read_all(source: ExpertSource, stored: ExpertFile) -> None:
     """Read everything through a small pool and compare every slot with the file."""
     with StreamedExperts(source, slot_count=4, lane_count=3) as experts:
+        assert experts.pool.reader.compiled is (source.native_mirrors is not None)
         for _ in range(2):
             for layer, expert in EVERY:
-                asked = [expert, (expert + 1) % 6]
+                asked = [expert, (expert + 2) % 6]  # no neighbours, which one directory would bring
                 lease = experts.request(layer, asked)
                 lease.wait()
                 assert_slots_hold(stored, experts.pool, layer, asked, lease)
@@ -159,7 +187,7 @@ def test_both_directories_bring_the_same_bytes(stored: ExpertFile) -> None:
     read_all(mirrored, stored)
     assert all(source.read_count for source in sources)
     assert all(count > 0 for count in mirrored.bytes_by_directory.values())
-    assert [load.queued_bytes for load in mirrored._loads] == [0, 0]
+    assert mirrored.queued_bytes == 0
 
 
 @pytest.mark.parametrize("change", [fail_all, cut_all])
@@ -172,7 +200,7 @@ def test_a_directory_that_fails_is_left_out_and_its_reads_are_made_elsewhere(
     left_out = [line for line in caplog.messages if "second is left out from now on" in line]
     assert len(left_out) == 1
     assert sources[1].read_count <= 9 * 3  # what was under way on the lanes when it failed
-    assert [load.queued_bytes for load in mirrored._loads] == [0, 0]
+    assert mirrored.queued_bytes == 0
 
 
 def test_a_directory_that_fails_in_the_middle_loses_no_read(stored: ExpertFile) -> None:
@@ -200,7 +228,7 @@ def test_when_all_directories_fail_the_request_does_and_later_ones_need_not(stor
         lease.wait()
         assert_slots_hold(stored, experts.pool, 0, [1], lease)
         lease.release()
-    assert [load.queued_bytes for load in mirrored._loads] == [0, 0]
+    assert mirrored.queued_bytes == 0
 
 
 def test_reads_that_are_given_up_are_no_longer_queued(stored: ExpertFile) -> None:
@@ -209,9 +237,112 @@ def test_reads_that_are_given_up_are_no_longer_queued(stored: ExpertFile) -> Non
         arrays = SlotArrays(mirrored.layout, 4)
         for give_up in ("cancel", "retract"):
             batch = reader.prepare([Record(0, expert, expert, False) for expert in range(4)], arrays)
-            assert sum(load.queued_bytes for load in mirrored._loads) == 4 * mirrored.layout.record_bytes
+            assert mirrored.queued_bytes == 4 * mirrored.layout.record_bytes
             getattr(batch, give_up)()
-            assert [load.queued_bytes for load in mirrored._loads] == [0, 0]
+            assert mirrored.queued_bytes == 0
+
+
+def test_neighbours_go_to_one_directory_and_are_read_together_there(tmp_path: Path) -> None:
+    with expert_file(tmp_path, experts=40) as stored:
+        sources = [ScriptedSource(stored.layout()) for _ in range(2)]
+        mirrored = ScriptedMirrors(sources)
+        experts = [*range(20), 25, 27, *range(30, 34)]
+        with StreamedExperts(mirrored, slot_count=64, lane_count=2) as streamed:
+            lease = streamed.request(1, experts)
+            lease.wait()
+            assert_slots_hold(stored, streamed.pool, 1, experts, lease)
+            lease.release()
+        brought = list(mirrored.bytes_by_directory.values())
+        runs = [8, 8, 4, 1, 1, 4]
+        assert sum(brought) == len(experts) * mirrored.layout.record_bytes
+        assert max(brought) <= (8 + 4 + 1 + 1) * mirrored.layout.record_bytes  # in turns while nothing is measured
+        # The pieces of a run are read together, so there are as many reads as kinds and runs, or fewer.
+        assert sum(source.read_count for source in sources) <= len(runs) * len(mirrored.layout.kinds)
+
+
+def test_places_of_a_run_are_all_in_one_directory(stored: ExpertFile) -> None:
+    mirrored, _ = mirrored_reader(stored)
+    asked = [(0, 0), (0, 1), (0, 2), (0, 4), (0, 5), (1, 0), (1, 3)]
+    of = [mirrored._owner[places[0][0]] for places in mirrored.locate_all(asked)]
+    runs = [list(group) for _, group in itertools.groupby(zip(of, (0, 0, 0, 1, 1, 2, 3), strict=True), lambda p: p[1])]
+    assert all(len({directory for directory, _ in run}) == 1 for run in runs)
+    assert set(of) == {0, 1}
+
+
+def test_a_run_has_an_end(tmp_path: Path) -> None:
+    with expert_file(tmp_path, experts=40) as stored:
+        mirrored, _ = mirrored_reader(stored)
+        of = [mirrored._owner[places[0][0]] for places in mirrored.locate_all([(0, expert) for expert in range(40)])]
+        assert [len(list(group)) for _, group in itertools.groupby(of)] == [RUN_RECORDS] * 5
+
+
+def choosers(count: int) -> list[Directories]:
+    library = lane_library({})
+    if library is None:
+        pytest.skip("installed without a compiler")
+    return [PythonDirectories(count), CompiledDirectories(library, count)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_compiled_code_chooses_as_python_does_whatever_happens(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 5))
+    pair = choosers(count)
+    now_s, under_way = 0.0, [0] * count
+    for _ in range(4000):
+        now_s += float(random.exponential(0.004))
+        directory, size = int(random.integers(count)), int(random.integers(1, 1 << 22))
+        match int(random.integers(8)):
+            case 0 | 1 | 2:
+                records = int(random.integers(1, 9))
+                assert len({chooser.choose(size, records) for chooser in pair}) == 1
+            case 3 | 4:
+                for chooser in pair:
+                    chooser.begin(directory, now_s)
+                under_way[directory] += 1
+            case 5 | 6 if under_way[directory]:
+                for chooser in pair:
+                    chooser.end(directory, now_s, size)
+                    chooser.settle(directory, size)
+                under_way[directory] -= 1
+            case 7 if random.integers(200) == 0:
+                fault = Fault(3, 5, size, size, 0)
+                assert len({chooser.leave_out(directory, fault, size) for chooser in pair}) == 1
+        assert pair[0].state(directory) == pair[1].state(directory)
+
+
+def test_a_piece_that_fails_in_every_directory_is_said_alike_by_both_kinds_of_lanes(stored: ExpertFile) -> None:
+    texts = []
+    for native in (True, False):
+        sources = [ScriptedSource(stored.layout()) for _ in range(2)]
+        sources[0].failing = sources[1].short = {(1, 3)}
+        mirrored = ScriptedMirrors(sources)
+        with ExpertReader(mirrored, lane_count=1, native=native and mirrored.native_mirrors is not None) as reader:
+            errors = read_batch(reader, SlotArrays(mirrored.layout, 4), [Record(1, 3, 0, True)]).errors
+            texts.append(str(errors[0]))
+        assert mirrored.queued_bytes == 0
+    assert texts[0] == texts[1]
+    assert "got 0 (the file ends there)" in texts[0]
+
+
+def test_the_log_says_which_read_made_a_directory_be_left_out(
+    stored: ExpertFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirrored, sources = mirrored_reader(stored)
+    sources[0].failing = {(0, 2)}
+    with caplog.at_level(logging.WARNING), StreamedExperts(mirrored, slot_count=6, lane_count=2) as experts:
+        lease = experts.request(0, [2])
+        lease.wait()
+        assert_slots_hold(stored, experts.pool, 0, [2], lease)
+        lease.release()
+        assert experts.stats.failed_records == 0
+        assert experts.stats.bytes_read == mirrored.layout.record_bytes
+    assert [line for line in caplog.messages if "left out" in line] == [
+        line
+        for line in caplog.messages
+        if line.startswith(f"reading {stored.path} failed: wanted ") and "(Input/output error); first is" in line
+    ]
+    assert len(caplog.messages) == 1
 
 
 @pytest.fixture(scope="module")

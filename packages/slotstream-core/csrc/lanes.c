@@ -97,6 +97,7 @@ static void let_lanes_go(ss_lanes *lanes) {
         for (int queue = 0; queue < QUEUES; queue++) pthread_cond_destroy(&lanes->wake[queue]);
         pthread_cond_destroy(&lanes->finished);
     }
+    ss_mirrors_release(lanes->settings.mirrors);
     free(lanes->all);
     free(lanes);
 }
@@ -104,6 +105,8 @@ static void let_lanes_go(ss_lanes *lanes) {
 static void let_batch_go(ss_batch *batch) {
     if (atomic_fetch_sub_explicit(&batch->references, 1, memory_order_acq_rel) != 1) return;
     ss_lanes *lanes = batch->lanes;
+    if (getpid() == lanes->owner)
+        for (; batch->next_job < batch->plan.job_count; batch->next_job++) ss_plan_give_up(&batch->plan, batch->next_job);
     ss_plan_free(&batch->plan);
     free(batch);
     let_lanes_go(lanes);
@@ -186,7 +189,7 @@ static void cancel(ss_batch *batch) {
     atomic_store_explicit(&batch->stopped, 1, memory_order_relaxed);
     batch->state.cancelled = 1;
     for (; has_jobs(batch); batch->next_job++)
-        batch->state.failures += ss_plan_cancel(&batch->plan, batch->next_job);
+        batch->state.failures += ss_plan_give_up(&batch->plan, batch->next_job);
     finish_if_over(batch);
 }
 
@@ -202,6 +205,7 @@ static void take_in(ss_batch *batch, const ss_job_result *result) {
     batch->state.bytes_read += result->bytes;
     batch->state.read_ns += result->ns;
     batch->state.failures += result->failures;
+    batch->state.left_out += result->left_out;
     batch->running--;
     finish_if_over(batch);
 }
@@ -258,6 +262,7 @@ int32_t ss_lanes_create(const ss_lane_settings *settings, ss_lanes **result) {
         return SS_NO_MEMORY;
     }
     lanes->settings = *settings;
+    if (settings->mirrors) ss_mirrors_refer(settings->mirrors);
     lanes->owner = getpid();
     lanes->all = all;
     atomic_init(&lanes->references, 1);
@@ -400,7 +405,7 @@ int32_t ss_batch_retract(ss_batch *batch) {
     int possible = batch->untouched && !batch->over;
     if (possible) {
         batch->state.cancelled = 1;
-        batch->next_job = batch->plan.job_count;
+        for (; has_jobs(batch); batch->next_job++) ss_plan_give_up(&batch->plan, batch->next_job);
         finish_if_over(batch);
     }
     pthread_mutex_unlock(&batch->lanes->lock);

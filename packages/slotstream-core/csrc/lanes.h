@@ -18,7 +18,7 @@
 
 #include <sys/uio.h>
 
-#include "slotstream_native.h"
+#include "mirrors.h"
 
 /* Fill `parts` from `offset`, once: the bytes read, 0 at the end of the file, or a negative errno. Any thread. */
 typedef int64_t (*ss_read_function)(void *context, int32_t fd, const struct iovec *parts, int32_t count,
@@ -47,6 +47,7 @@ typedef struct ss_lane_settings {
     ss_copy_function copy; /* null: the host writes slots itself */
     ss_finish_function finish;
     ss_stream_function stream;
+    ss_mirrors *mirrors; /* null, or what chooses among the directories that every record lies in */
 } ss_lane_settings;
 
 enum ss_change { SS_AS_STORED = 0, SS_WIDENED = 1 /* bfloat16 on disk, float32 in the slot */ };
@@ -66,7 +67,7 @@ typedef struct ss_batch_state {
     int32_t done;
     int32_t failures; /* pieces that did not arrive or are not finite */
     int32_t cancelled;
-    int32_t reserved;
+    int32_t left_out; /* directories that are not asked any more since a read of this batch failed */
     int64_t bytes_read;
     int64_t read_ns; /* spent by all threads together */
 } ss_batch_state;
@@ -102,7 +103,8 @@ SS_API int32_t ss_lanes_close(ss_lanes *lanes, int64_t milliseconds);
  * possible, and nothing is waited for there. */
 SS_API void ss_lanes_release(ss_lanes *lanes);
 
-/* Plan a batch: for every record its slot, whether to check it, and (fd, offset) of every kind's piece. */
+/* Plan a batch: for every record its slot, whether to check it, and (fd, offset) of every kind's piece; with mirrors,
+ * of every kind's piece in each of the directories, one directory after the other. */
 SS_API int32_t ss_batch_create(ss_lanes *lanes, const ss_piece_kind *kinds, int64_t kind_count,
                                const int64_t *records, int64_t record_count, ss_batch **batch);
 SS_API const ss_batch_state *ss_batch_state_of(const ss_batch *batch);

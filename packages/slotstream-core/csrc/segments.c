@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define PIECES_PER_READ 256 /* well under the kernel's limit of 1,024 buffers a call */
 #define MOST_KINDS 64
@@ -19,11 +20,10 @@ static int by_place(const void *a, const void *b) {
     return x->kind - y->kind;
 }
 
-/* Reads under way at one time then lie in different tensors instead of crowding into one stretch of the disk. `got` is
- * the record of the first piece until jobs are made. */
+/* Reads under way at one time then lie in different tensors instead of crowding into one stretch of the disk. */
 static int by_record(const void *a, const void *b) {
     const ss_segment *x = a, *y = b;
-    if (x->got != y->got) return x->got < y->got ? -1 : 1;
+    if (x->missing != y->missing) return x->missing < y->missing ? -1 : 1;
     if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
     return x->first - y->first;
 }
@@ -36,20 +36,54 @@ static int kind_is_usable(const ss_piece_kind *kind) {
            (kind->change == SS_AS_STORED || (kind->disk_bytes % 2 == 0 && (uintptr_t)kind->slots % 4 == 0));
 }
 
-static int32_t copy_arguments(ss_plan *plan, const ss_piece_kind *kinds, int64_t kind_count, const int64_t *records,
-                              int64_t record_count) {
-    memcpy(plan->kinds, kinds, (size_t)kind_count * sizeof *kinds);
-    for (int64_t r = 0; r < record_count; r++) {
-        const int64_t *record = records + r * (2 + 2 * kind_count);
-        plan->targets[r] = (ss_target){record[0], record[1] != 0};
-        for (int64_t k = 0; k < kind_count; k++) {
-            if (record[0] < 0 || record[0] >= kinds[k].slot_count) return SS_OUT_OF_RANGE;
-            int64_t fd = record[2 + 2 * k], offset = record[3 + 2 * k];
+static int32_t copy_arguments(ss_plan *plan, const ss_piece_kind *kinds, const int64_t *records) {
+    memcpy(plan->kinds, kinds, (size_t)plan->kind_count * sizeof *kinds);
+    ss_spot *spot = plan->spots;
+    for (int64_t r = 0; r < plan->record_count; r++) {
+        int64_t where = *records++, check = *records++;
+        plan->targets[r] = (ss_target){where, check != 0, 0};
+        for (int64_t k = 0; k < plan->kind_count; k++)
+            if (where < 0 || where >= kinds[k].slot_count) return SS_OUT_OF_RANGE;
+        for (int64_t i = 0; i < plan->directories * plan->kind_count; i++) {
+            int64_t fd = *records++, offset = *records++;
             if (fd < 0 || fd > INT32_MAX || offset < 0 || offset > INT64_MAX / 2) return SS_OUT_OF_RANGE;
-            plan->pieces[r * kind_count + k] = (ss_piece){offset, (int32_t)fd, (int32_t)k, (int32_t)r, SS_CANCELLED};
+            *spot++ = (ss_spot){offset, (int32_t)fd};
         }
     }
     return SS_OK;
+}
+
+/* The pieces of a record in one directory. */
+static const ss_spot *spots_of(const ss_plan *plan, int64_t record, int64_t directory) {
+    return plan->spots + (record * plan->directories + directory) * plan->kind_count;
+}
+
+/* Whether a record lies right behind the one before it, in a directory at least. */
+static int adjoins(const ss_plan *plan, int64_t record) {
+    for (int64_t d = 0; d < plan->directories; d++) {
+        const ss_spot *before = spots_of(plan, record - 1, d), *spot = spots_of(plan, record, d);
+        if (spot->fd == before->fd && spot->offset == before->offset + plan->kinds[0].disk_bytes) return 1;
+    }
+    return 0;
+}
+
+static void choose_directories(ss_plan *plan) {
+    int64_t record_bytes = 0, end;
+    for (int64_t k = 0; k < plan->kind_count; k++) record_bytes += plan->kinds[k].disk_bytes;
+    for (int64_t first = 0; first < plan->record_count; first = end) {
+        for (end = first + 1; end < plan->record_count && end - first < SS_MIRROR_RUN && adjoins(plan, end); end++) {}
+        int32_t directory = ss_mirrors_choose(plan->mirrors, (end - first) * record_bytes, end - first);
+        for (int64_t r = first; r < end; r++) plan->targets[r].directory = directory;
+    }
+}
+
+static void make_pieces(ss_plan *plan) {
+    for (int64_t r = 0; r < plan->record_count; r++) {
+        const ss_spot *spots = spots_of(plan, r, plan->targets[r].directory);
+        for (int64_t k = 0; k < plan->kind_count; k++)
+            plan->pieces[r * plan->kind_count + k] =
+                (ss_piece){spots[k].offset, spots[k].fd, (int32_t)k, (int32_t)r, SS_CANCELLED};
+    }
 }
 
 static void make_segments(ss_plan *plan, int64_t merge_bytes, int64_t alignment) {
@@ -64,8 +98,9 @@ static void make_segments(ss_plan *plan, int64_t merge_bytes, int64_t alignment)
             last->count++;
         } else {
             last = &plan->segments[plan->segment_count++];
-            *last = (ss_segment){.offset = piece->offset, .bytes = bytes, .got = piece->record, .fd = piece->fd,
-                                 .first = (int32_t)i, .count = 1};
+            *last = (ss_segment){.offset = piece->offset, .bytes = bytes, .fd = piece->fd, .first = (int32_t)i,
+                                 .count = 1, .directory = plan->targets[piece->record].directory,
+                                 .missing = piece->record};
         }
         int64_t whole = last->bytes + (alignment > 1 ? 2 * alignment : 0);
         if (whole > plan->scratch_bytes) plan->scratch_bytes = whole;
@@ -82,7 +117,6 @@ static void make_jobs(ss_plan *plan, int64_t job_bytes) {
         }
         plan->jobs[plan->job_count - 1].count++;
         filled += plan->segments[i].bytes;
-        plan->segments[i].got = 0;
     }
 }
 
@@ -93,26 +127,36 @@ int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_p
         return SS_BAD_ARGUMENT;
     for (int64_t k = 0; k < kind_count; k++)
         if (!kind_is_usable(&kinds[k]) || (settings->copy && kinds[k].change != SS_AS_STORED)) return SS_BAD_SHAPE;
+    int64_t directories = settings->mirrors ? ss_mirrors_count(settings->mirrors) : 1;
     size_t pieces = (size_t)(kind_count * record_count);
-    *plan = (ss_plan){.piece_count = (int64_t)pieces};
+    *plan = (ss_plan){.kind_count = kind_count, .record_count = record_count, .directories = directories,
+                      .piece_count = (int64_t)pieces};
     size_t sizes[] = {(size_t)kind_count * sizeof *plan->kinds, (size_t)record_count * sizeof *plan->targets,
-                      pieces * sizeof *plan->pieces, pieces * sizeof *plan->segments, pieces * sizeof *plan->jobs};
+                      pieces * (size_t)directories * sizeof *plan->spots, pieces * sizeof *plan->pieces,
+                      pieces * sizeof *plan->segments, pieces * sizeof *plan->jobs};
     size_t total = 0;
-    for (int i = 0; i < 5; i++) total += (sizes[i] + 15) / 16 * 16;
+    for (int i = 0; i < 6; i++) total += sizes[i] = (sizes[i] + 15) / 16 * 16;
     char *next = plan->memory = malloc(total);
     if (!next) return SS_NO_MEMORY;
-    plan->kinds = (ss_piece_kind *)next, next += (sizes[0] + 15) / 16 * 16;
-    plan->targets = (ss_target *)next, next += (sizes[1] + 15) / 16 * 16;
-    plan->pieces = (ss_piece *)next, next += (sizes[2] + 15) / 16 * 16;
-    plan->segments = (ss_segment *)next, next += (sizes[3] + 15) / 16 * 16;
+    plan->kinds = (ss_piece_kind *)next, next += sizes[0];
+    plan->targets = (ss_target *)next, next += sizes[1];
+    plan->spots = (ss_spot *)next, next += sizes[2];
+    plan->pieces = (ss_piece *)next, next += sizes[3];
+    plan->segments = (ss_segment *)next, next += sizes[4];
     plan->jobs = (ss_job *)next;
-    int32_t code = copy_arguments(plan, kinds, kind_count, records, record_count);
+    int32_t code = copy_arguments(plan, kinds, records);
     if (code == SS_OK) {
+        plan->mirrors = settings->mirrors;
+        if (plan->mirrors) choose_directories(plan);
+        make_pieces(plan);
         make_segments(plan, settings->merge_bytes, settings->alignment);
         make_jobs(plan, settings->job_bytes);
         if (plan->scratch_bytes > settings->scratch_bytes) code = SS_TOO_SMALL;
     }
-    if (code != SS_OK) ss_plan_free(plan);
+    if (code != SS_OK) {
+        for (int64_t job = 0; job < plan->job_count; job++) ss_plan_give_up(plan, job);
+        ss_plan_free(plan);
+    }
     return code;
 }
 
@@ -144,8 +188,14 @@ static int32_t advance(struct iovec *parts, int32_t count, int64_t bytes) {
     return count - passed;
 }
 
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
 /* Read until `needed` bytes from `offset` are there; 0 when they are. Else the segment's error and got are set. */
-static int fill(ss_segment *segment, const ss_lane_settings *settings, struct iovec *parts, int32_t count,
+static int read_until(ss_segment *segment, const ss_lane_settings *settings, struct iovec *parts, int32_t count,
                 int64_t offset, int64_t needed) {
     ss_read_function read = settings->read ? settings->read : read_system;
     int64_t before = segment->offset - offset, room = 0, done = 0;
@@ -164,6 +214,16 @@ static int fill(ss_segment *segment, const ss_lane_settings *settings, struct io
     }
     segment->got = segment->bytes;
     return 0;
+}
+
+/* The same, and let the directory's throughput be measured. */
+static int fill(ss_segment *segment, const ss_lane_settings *settings, struct iovec *parts, int32_t count,
+                int64_t offset, int64_t needed) {
+    if (!settings->mirrors) return read_until(segment, settings, parts, count, offset, needed);
+    ss_mirrors_begin(settings->mirrors, segment->directory, now_s());
+    int failed = read_until(segment, settings, parts, count, offset, needed);
+    ss_mirrors_end(settings->mirrors, segment->directory, now_s(), segment->got);
+    return failed;
 }
 
 static void widen(const char *stored, int64_t count, char *target) {
@@ -347,28 +407,91 @@ static int64_t scratch_room(const ss_lane_settings *settings) {
     return settings->ahead_lanes && ahead < room ? ahead : room;
 }
 
+static int read_any(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch,
+                    ss_stream *stream) {
+    int failed = settings->copy            ? read_for_device(plan, segment, settings, scratch, stream)
+                 : settings->alignment > 1 ? read_by_blocks(plan, segment, settings, scratch)
+                                           : read_in_place(plan, segment, settings, scratch);
+    int64_t end = 0;
+    for (int32_t i = 0; failed && i < segment->count; i++) { /* whose is the first byte that did not come */
+        const ss_piece *piece = &plan->pieces[segment->first + i];
+        end += plan->kinds[piece->kind].disk_bytes;
+        segment->missing = piece->record;
+        if (end > segment->got) break;
+    }
+    return failed;
+}
+
+/* Read one piece of a segment that did not come in another directory, as long as there is one; 0 when it came. Else
+ * `failed` becomes the last read of it. */
+static int read_piece_elsewhere(ss_plan *plan, ss_segment *failed, int32_t number, const ss_lane_settings *settings,
+                                char *scratch, ss_stream *stream, ss_job_result *result) {
+    const ss_piece *piece = &plan->pieces[number];
+    int64_t bytes = plan->kinds[piece->kind].disk_bytes;
+    for (;;) {
+        ss_fault fault = {failed->fd, failed->error, failed->offset, failed->bytes, failed->got};
+        int32_t newly, other = ss_mirrors_leave_out(plan->mirrors, failed->directory, &fault, bytes, &newly);
+        result->left_out += newly;
+        if (other < 0) return -1;
+        const ss_spot *spot = &spots_of(plan, piece->record, other)[piece->kind];
+        ss_segment one = {.offset = spot->offset, .bytes = bytes, .fd = spot->fd, .first = number, .count = 1,
+                          .directory = other, .missing = piece->record};
+        int lost = read_any(plan, &one, settings, scratch, stream);
+        int32_t code = settings->copy && !lost && stream->made ? settings->finish(stream->handle) : 0;
+        if (code) not_copied(plan, &one, code);
+        if (lost || piece->outcome == SS_NOT_COPIED) *failed = one;
+        if (!lost) return 0;
+    }
+}
+
+/* After a read failed: bring its pieces from where else they lie. `segment` keeps the last failure, if one remains. */
+static void read_elsewhere(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch,
+                           ss_stream *stream, ss_job_result *result) {
+    ss_segment kept = *segment;
+    for (int32_t i = 0; i < kept.count; i++) {
+        ss_segment failed = kept;
+        ss_piece *piece = &plan->pieces[kept.first + i];
+        if (read_piece_elsewhere(plan, &failed, kept.first + i, settings, scratch, stream, result)) {
+            piece->outcome = SS_NOT_READ;
+            *segment = failed;
+        } else if (piece->outcome == SS_NOT_COPIED) {
+            *segment = failed;
+        } else {
+            result->bytes += plan->kinds[piece->kind].disk_bytes;
+        }
+    }
+    segment->first = kept.first, segment->count = kept.count;
+}
+
+static void settle_queue(const ss_plan *plan, int32_t directory, int64_t bytes) {
+    if (plan->mirrors) ss_mirrors_settle(plan->mirrors, directory, bytes);
+}
+
 void ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *settings, char *scratch, ss_stream *stream,
                   const atomic_int *stopped, ss_job_result *result) {
     int32_t first = plan->jobs[number].first, end = first + plan->jobs[number].count, copying = first;
     int64_t used = 0; /* of scratch, by copies under way */
-    for (int32_t s = first; s < end && !atomic_load_explicit(stopped, memory_order_relaxed); s++) {
+    for (int32_t s = first; s < end; s++) {
         ss_segment *segment = &plan->segments[s];
-        int failed;
-        if (settings->copy) {
-            int64_t blocks = blocks_of(segment, settings);
+        int32_t directory = segment->directory;
+        int64_t bytes = segment->bytes, blocks = settings->copy ? blocks_of(segment, settings) : 0;
+        if (!atomic_load_explicit(stopped, memory_order_relaxed)) {
             if (used && used + blocks > scratch_room(settings)) {
                 finish_copies(plan, copying, s, settings, stream);
                 copying = s, used = 0;
             }
-            failed = read_for_device(plan, segment, settings, scratch + used, stream);
+            int failed = read_any(plan, segment, settings, scratch + used, stream);
             used += blocks;
-        } else {
-            failed = settings->alignment > 1 ? read_by_blocks(plan, segment, settings, scratch)
-                                             : read_in_place(plan, segment, settings, scratch);
+            if (!failed) result->bytes += bytes;
+            for (int32_t i = 0; failed && i < segment->count; i++)
+                plan->pieces[segment->first + i].outcome = SS_NOT_READ;
+            if (failed && plan->mirrors) {
+                if (settings->copy) finish_copies(plan, copying, s, settings, stream);
+                read_elsewhere(plan, segment, settings, scratch, stream, result);
+                copying = s + 1, used = 0;
+            }
         }
-        for (int32_t i = 0; failed && i < segment->count; i++)
-            plan->pieces[segment->first + i].outcome = SS_NOT_READ;
-        if (!failed) result->bytes += segment->bytes;
+        settle_queue(plan, directory, bytes);
     }
     if (settings->copy) finish_copies(plan, copying, end, settings, stream);
     for (int32_t s = first; s < end; s++)
@@ -376,22 +499,14 @@ void ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *setting
             result->failures += plan->pieces[plan->segments[s].first + i].outcome != SS_ARRIVED;
 }
 
-int32_t ss_plan_cancel(ss_plan *plan, int64_t number) {
+int32_t ss_plan_give_up(ss_plan *plan, int64_t number) {
     const ss_job *job = &plan->jobs[number];
-    int32_t pieces = 0;
-    for (int32_t s = 0; s < job->count; s++) pieces += plan->segments[job->first + s].count;
-    return pieces; /* their outcome is SS_CANCELLED from the start */
-}
-
-/* The record of the first piece of a segment that did not arrive. */
-static int32_t first_missing(const ss_plan *plan, const ss_segment *segment) {
-    int64_t end = 0;
-    for (int32_t i = 0; i < segment->count; i++) {
-        const ss_piece *piece = &plan->pieces[segment->first + i];
-        end += plan->kinds[piece->kind].disk_bytes;
-        if (end > segment->got) return piece->record;
+    int32_t pieces = 0; /* their outcome is SS_CANCELLED from the start */
+    for (int32_t s = job->first; s < job->first + job->count; s++) {
+        pieces += plan->segments[s].count;
+        settle_queue(plan, plan->segments[s].directory, plan->segments[s].bytes);
     }
-    return plan->pieces[segment->first].record;
+    return pieces;
 }
 
 int64_t ss_plan_failures(const ss_plan *plan, ss_failure *failures, int64_t count) {
@@ -404,7 +519,7 @@ int64_t ss_plan_failures(const ss_plan *plan, ss_failure *failures, int64_t coun
             if (found < count)
                 failures[found] = (ss_failure){.outcome = piece->outcome, .error = segment->error,
                                                .record = piece->record, .kind = piece->kind,
-                                               .first_missing = first_missing(plan, segment), .fd = segment->fd,
+                                               .first_missing = segment->missing, .fd = segment->fd,
                                                .offset = segment->offset, .wanted = segment->bytes,
                                                .got = segment->got};
             found++;

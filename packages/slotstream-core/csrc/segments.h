@@ -15,7 +15,14 @@ typedef struct ss_segment {
     int64_t offset, bytes, got;
     int32_t fd, error;
     int32_t first, count; /* of the pieces, which lie side by side in the file */
+    int32_t directory;
+    int32_t missing; /* the record of the first piece that did not arrive, or of the first piece */
 } ss_segment;
+
+typedef struct ss_spot {
+    int64_t offset;
+    int32_t fd;
+} ss_spot;
 
 typedef struct ss_job {
     int32_t first, count; /* of the segments */
@@ -24,17 +31,21 @@ typedef struct ss_job {
 typedef struct ss_target {
     int64_t slot;
     int32_t check;
+    int32_t directory; /* that was chosen */
 } ss_target;
 
 typedef struct ss_plan {
     ss_piece_kind *kinds;
     ss_target *targets; /* by record */
+    ss_spot *spots;     /* by record, directory and kind */
     ss_piece *pieces;
     ss_segment *segments;
     ss_job *jobs;
     void *memory; /* that holds all of these */
+    int64_t kind_count, record_count, directories;
     int64_t piece_count, segment_count, job_count;
     int64_t scratch_bytes; /* that its longest read needs */
+    ss_mirrors *mirrors;
 } ss_plan;
 
 /* A device's stream, made by the thread that uses it when it first does. */
@@ -45,19 +56,19 @@ typedef struct ss_stream {
 
 typedef struct ss_job_result {
     int64_t bytes, ns;
-    int32_t failures;
+    int32_t failures, left_out;
 } ss_job_result;
 
 int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_piece_kind *kinds, int64_t kind_count,
                      const int64_t *records, int64_t record_count);
 void ss_plan_free(ss_plan *plan);
 
-/* Read a job, segment by segment, as long as `stopped` is 0; add to the result's bytes and failures. */
+/* Read a job, segment by segment, as long as `stopped` is 0; add to the result's bytes, failures and left_out. */
 void ss_plan_read(ss_plan *plan, int64_t job, const ss_lane_settings *settings, char *scratch, ss_stream *stream,
                   const atomic_int *stopped, ss_job_result *result);
 
-/* Mark a job's pieces as cancelled; returns how many they are. */
-int32_t ss_plan_cancel(ss_plan *plan, int64_t job);
+/* A job that was not claimed will not be read: its pieces count as cancelled. Returns how many they are. */
+int32_t ss_plan_give_up(ss_plan *plan, int64_t job);
 
 /* Bring one piece from where it was read to its place in a slot, unless it was read there; 0 when it is to be checked and
  * is not finite. */

@@ -15,7 +15,7 @@ AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 X86 = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512, "pieces_avx2.c": AVX2}
 GLUE = (
     *("module.c", "layer_module.c", "steps.c", "matrices.c", "products.c", "experts.c", "rows.c", "pieces.c"),
-    *("residency_module.c", "residency.c", "lanes.c", "segments.c"),
+    *("residency_module.c", "residency.c", "lanes.c", "segments.c", "mirrors.c"),
 )
 THREADS = ("variants.c", "threads.c")
 FLAGS = ("-std=gnu11", "-ffp-contract=off", "-Wno-psabi")

@@ -14,7 +14,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CORE = "native_test"
 STEPS = "steps_test"
 COMMON = ("variants.c", "threads.c", "matrices.c", "products.c", "experts.c", "rows.c", "kernels_scalar.c")
-LANES = ("lanes.c", "segments.c")
+LANES = ("lanes.c", "segments.c", "mirrors.c")
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 PIECES = ("pieces.c", "steps.c")
@@ -54,7 +54,9 @@ def build(
 def build_residency(folder: pathlib.Path, *flags: str) -> pathlib.Path:
     if os.uname().sysname != "Linux":
         pytest.skip("only Linux tells whether bytes are in the page cache")
-    return build(folder, COMPILER, *flags, x86=False, test="residency_test", more=("residency.c", "segments.c"))
+    return build(
+        folder, COMPILER, *flags, x86=False, test="residency_test", more=("residency.c", "segments.c", "mirrors.c")
+    )
 
 
 def build_lanes(folder: pathlib.Path, *flags: str) -> pathlib.Path:

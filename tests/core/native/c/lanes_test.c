@@ -499,6 +499,124 @@ static void leave_a_forked_child_alone(void) {
 }
 #endif
 
+/* A directory that cannot be read, and another one: what is copied comes from that. */
+static void copy_from_elsewhere(place *p) {
+    char *scratch = block(2);
+    ss_mirrors *mirrors = NULL;
+    CHECK(ss_mirrors_create(2, &mirrors) == SS_OK);
+    ss_lane_settings settings = settings_of(scratch, 1, 0, NULL);
+    settings.copy = begin_copy, settings.finish = finish_copies, settings.stream = make_stream;
+    settings.mirrors = mirrors, settings.job_bytes = 1 << 20;
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    ss_piece_kind kinds[] = {p->kinds[0], p->kinds[2]};
+    for (int round = 0; round < 2; round++) {
+        int64_t numbers[4 * 10], *next = numbers;
+        for (int r = 0; r < 4; r++) {
+            int64_t weight = start[0] + (5 + 2 * r) * disk[0], scales = start[2] + (5 + 2 * r) * disk[2];
+            int64_t record[] = {r, 1, 1000000, weight, 1000000, scales, p->fd, weight, p->fd, scales};
+            memcpy(next, record, sizeof record), next += 10;
+        }
+        memset(p->slots[0], 0, (size_t)(slot[0] * SLOTS));
+        copy_error = round ? 700 : 0;
+        ss_batch *batch = NULL;
+        CHECK(ss_batch_create(lanes, kinds, 2, numbers, 4, &batch) == SS_OK && ss_batch_submit(batch) == SS_OK);
+        while (!ss_batch_wait(batch, 1000)) {}
+        CHECK(ss_batch_state_of(batch)->left_out == !round);
+        CHECK(ss_batch_failures(batch, NULL, 0) == (round ? 8 : 0));
+        for (int r = 0; r < 4 && !round; r++)
+            CHECK(memcmp(p->slots[0] + r * slot[0], p->contents + start[0] + (5 + 2 * r) * disk[0], (size_t)disk[0]) == 0);
+        ss_batch_release(batch);
+    }
+    finish(lanes);
+    ss_mirrors_release(mirrors);
+    free(made[1]);
+    free(scratch);
+}
+
+/* Two directories: the file, and a copy whose pieces lie in another order. What the second one is told to fail is read
+ * from the first. */
+typedef struct pair {
+    script script;
+    int failing_fd;
+} pair;
+
+static int64_t failing(void *context, int32_t fd, const struct iovec *parts, int32_t count, int64_t offset) {
+    pair *both = context;
+    if (fd == both->failing_fd) return offset % 2 ? -EIO : 0;
+    return scripted(&both->script, fd, parts, count, offset);
+}
+
+static int64_t queued(ss_mirrors *mirrors) {
+    ss_directory_state one, other;
+    ss_mirrors_state(mirrors, 0, &one);
+    ss_mirrors_state(mirrors, 1, &other);
+    return one.queued_bytes + other.queued_bytes;
+}
+
+static void read_from_two_directories(place *p, int fault, int alignment) {
+    char name[] = "lanes_test_XXXXXX", *scratch = block(6), empty[ALIGNED] = {0};
+    int copy = mkstemp(name);
+    CHECK(copy >= 0);
+    unlink(name);
+    int64_t record = disk[0] + disk[1] + disk[2], first[] = {disk[1], 0, disk[1] + disk[0]}; /* in a record there */
+    for (int r = 0; r < RECORDS; r++)
+        for (int k = 0; k < KINDS; k++)
+            CHECK(pwrite(copy, p->contents + start[k] + r * disk[k], (size_t)disk[k], r * record + first[k]) == disk[k]);
+    CHECK(pwrite(copy, empty, ALIGNED, RECORDS * record) == ALIGNED);
+    ss_mirrors *mirrors = NULL;
+    CHECK(ss_mirrors_create(0, &mirrors) == SS_BAD_ARGUMENT && ss_mirrors_create(2, &mirrors) == SS_OK);
+    pair both = {.script = fresh(), .failing_fd = -1};
+    ss_lane_settings settings = settings_of(scratch, 3, 2, NULL);
+    settings.mirrors = mirrors, settings.read = failing, settings.context = &both, settings.alignment = alignment;
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    int left_out = 0;
+    for (int round = 0; round < 120; round++) {
+        if (round == 60 && fault) both.failing_fd = fault == 1 ? copy : p->fd;
+        int records[SLOTS], slots[SLOTS], count = draw(records, slots), way = (int)number(5);
+        int64_t numbers[SLOTS * (2 + 4 * KINDS)], *next = numbers;
+        for (int r = 0; r < count; r++) {
+            *next++ = slots[r], *next++ = 1;
+            for (int k = 0; k < KINDS; k++) *next++ = p->fd, *next++ = start[k] + records[r] * disk[k];
+            for (int k = 0; k < KINDS; k++) *next++ = copy, *next++ = records[r] * record + first[k];
+        }
+        ss_batch *batch = NULL;
+        CHECK(ss_batch_create(lanes, p->kinds, KINDS, numbers, count, &batch) == SS_OK);
+        CHECK(queued(mirrors) == count * record);
+        if (way == 0) {
+            if (number(2)) CHECK(ss_batch_retract(batch) == 1);
+            ss_batch_release(batch); /* never submitted */
+            CHECK(queued(mirrors) == 0);
+            continue;
+        }
+        if (way == 1) CHECK(ss_batch_read_ahead(batch) == SS_OK);
+        else CHECK(ss_batch_submit(batch) == SS_OK);
+        if (way == 2) ss_batch_cancel(batch);
+        while (!ss_batch_wait(batch, 1000)) {}
+        const ss_batch_state *state = ss_batch_state_of(batch);
+        CHECK(way == 2 || (!state->failures && state->bytes_read == count * record));
+        left_out += state->left_out;
+        for (int i = 0; i < count && way != 2; i++) check_record(p, records[i], slots[i]);
+        ss_batch_release(batch);
+        CHECK(queued(mirrors) == 0);
+    }
+    ss_directory_state state;
+    for (int d = 0; d < 2; d++) {
+        ss_mirrors_state(mirrors, d, &state);
+        CHECK(state.total_bytes > 0 && state.usable == (fault != 2 - d));
+    }
+    CHECK(left_out == (fault != 0));
+    ss_batch *batch = NULL;
+    int64_t one[] = {0, 1, p->fd, start[0], p->fd, start[1], p->fd, start[2],
+                     copy, first[0], copy, first[1], copy, -1};
+    CHECK(ss_batch_create(lanes, p->kinds, KINDS, one, 1, &batch) == SS_OUT_OF_RANGE && queued(mirrors) == 0);
+    ss_mirrors_release(mirrors); /* the lanes have it still */
+    finish(lanes);
+    close(copy);
+    free(scratch);
+}
+
 int main(void) {
     place p = make_file();
     refuse(&p);
@@ -512,6 +630,9 @@ int main(void) {
     keep_order(&p);
     close_meanwhile(&p);
     copy_to_a_device(&p);
+    copy_from_elsewhere(&p);
+    for (int fault = 0; fault < 3; fault++) read_from_two_directories(&p, fault, 1);
+    read_from_two_directories(&p, 1, 512);
 #if !defined(WITHOUT_FORK)
     leave_a_forked_child_alone();
 #endif

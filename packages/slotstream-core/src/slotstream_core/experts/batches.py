@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import threading
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from slotstream_core.errors import CheckpointDamaged, ExpertReadError, SlotstreamError
+from slotstream_core.experts.directories import Fault
 from slotstream_core.experts.slot_memory import Bytes
 from slotstream_core.experts.slots import SlotArrays, converted, is_finite
 from slotstream_core.experts.sources import ExpertSource
@@ -39,6 +41,14 @@ class Segment:
     offset: int
     byte_count: int
     pieces: list[Piece]
+
+
+class _Unread(Exception):
+    """A segment that did not come in full; it may lie elsewhere."""
+
+    def __init__(self, segment: Segment, error: int, got: int) -> None:
+        super().__init__(error, got)
+        self.fault = Fault(segment.fd, error, segment.offset, segment.byte_count, got)
 
 
 class DemandGate:
@@ -209,8 +219,7 @@ class ReadBatch:
             try:
                 if self.cancelled:
                     raise cancelled_read()
-                self._bring(segment, scratch, errors)
-                bytes_read += segment.byte_count
+                bytes_read += self._bring(segment, scratch, errors)
             except SlotstreamError as error:
                 errors = {piece.record: error for piece in segment.pieces} | errors  # the first one counts
             except Exception as error:  # noqa: BLE001 - the top of a lane: whatever happened, the batch must end
@@ -226,20 +235,30 @@ class ReadBatch:
             if not self._running and not self._waiting:
                 self._finish()
 
-    def _bring(self, segment: Segment, scratch: Bytes, errors: dict[int, SlotstreamError]) -> None:
-        """Read and check one segment; where that fails and the source has its pieces elsewhere too, those."""
+    def _bring(self, segment: Segment, scratch: Bytes, errors: dict[int, SlotstreamError]) -> int:
+        """Read and check one segment; where that fails and the source has its pieces elsewhere too, those.
+
+        Returns the bytes that arrived.
+        """
         try:
             self._read(segment, scratch)
-        except ExpertReadError as error:
-            others = self._elsewhere(segment, str(error))
+        except _Unread as unread:
+            others = self._elsewhere(segment, unread.fault)
             if others is None:
-                raise
-            for other in others:
-                self._bring(other, scratch, errors)
-            return
+                raise self._failure(segment, unread.fault) from unread
+            return sum(self._bring_other(other, scratch, errors) for other in others)
         self._check(segment, scratch, errors)
+        return segment.byte_count
 
-    def _elsewhere(self, segment: Segment, reason: str) -> list[Segment] | None:
+    def _bring_other(self, segment: Segment, scratch: Bytes, errors: dict[int, SlotstreamError]) -> int:
+        """Bring a single piece from elsewhere, whatever becomes of the others."""
+        try:
+            return self._bring(segment, scratch, errors)
+        except ExpertReadError as error:
+            errors.setdefault(segment.pieces[0].record, error)
+            return 0
+
+    def _elsewhere(self, segment: Segment, fault: Fault) -> list[Segment] | None:
         """Return reads of the same pieces from another place; None when there is none."""
         kinds = self._source.layout.kinds
         others: list[Segment] = []
@@ -247,7 +266,7 @@ class ReadBatch:
         for piece in segment.pieces:
             record = self.records[piece.record]
             if piece.record not in places:
-                places[piece.record] = self._source.elsewhere(segment.fd, reason, record.layer, record.expert)
+                places[piece.record] = self._source.elsewhere(fault, record.layer, record.expert)
             found = places[piece.record]
             if found is None:
                 return None
@@ -316,27 +335,18 @@ class ReadBatch:
             try:
                 count = self._source.read(segment.fd, buffers, offset + done)
             except OSError as error:
-                raise self._failure(segment, max(0, done - before), error.strerror or str(error)) from error
+                raise _Unread(segment, error.errno or errno.EIO, max(0, done - before)) from error
             done += count
             if count <= 0 or (done < needed and done % self._source.alignment):
-                raise self._failure(segment, max(0, done - before), "the file ends there")
+                raise _Unread(segment, 0, max(0, done - before))
             if done < needed:
                 buffers = _remaining(buffers, count)
 
-    def _failure(self, segment: Segment, got: int, reason: str) -> ExpertReadError:
+    def _failure(self, segment: Segment, fault: Fault) -> ExpertReadError:
         kinds = self._source.layout.kinds
         ends = itertools.accumulate(kinds[piece.kind].disk_bytes for piece in segment.pieces)
-        first_missing = next(piece for piece, end in zip(segment.pieces, ends, strict=True) if end > got)
-        record = self.records[first_missing.record]
-        return failed_read(
-            self._source,
-            record,
-            fd=segment.fd,
-            offset=segment.offset,
-            wanted=segment.byte_count,
-            got=got,
-            reason=reason,
-        )
+        first_missing = next(piece for piece, end in zip(segment.pieces, ends, strict=True) if end > fault.got)
+        return failed_read(self._source, self.records[first_missing.record], fault)
 
     def _check(self, segment: Segment, scratch: Bytes, errors: dict[int, SlotstreamError]) -> None:
         """Verify scales and biases that arrived for the first time: in their slots where the host may look there."""
@@ -355,23 +365,18 @@ def cancelled_read() -> ExpertReadError:
     return ExpertReadError("the read was cancelled before it started")
 
 
-def failed_read(
-    source: ExpertSource, record: Record, *, fd: int, offset: int, wanted: int, got: int, reason: str
-) -> ExpertReadError:
+def failed_read(source: ExpertSource, record: Record, fault: Fault) -> ExpertReadError:
     """Return the error of a read that did not come in full.
 
     Args:
         source: Where it was read from.
         record: The first one that misses bytes.
-        fd: The descriptor.
-        offset: Of the read.
-        wanted: Bytes it asked for.
-        got: Bytes that came.
-        reason: Why no more came.
+        fault: The read.
     """
     return ExpertReadError(
-        f"{source.path(fd)}: reading expert {record.expert} of layer {record.layer} failed: wanted {wanted:,} bytes at "
-        f"offset {offset:,}, got {got:,} ({reason}); check the disk and verify the checkpoint, then ask again"
+        f"{source.path(fault.fd)}: reading expert {record.expert} of layer {record.layer} failed: wanted "
+        f"{fault.wanted:,} bytes at offset {fault.offset:,}, got {fault.got:,} ({fault.reason}); check the disk and "
+        "verify the checkpoint, then ask again"
     )
 
 

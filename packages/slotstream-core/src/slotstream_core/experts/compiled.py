@@ -8,7 +8,6 @@ batch came to is told exactly as by Python's lanes.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import time
 import weakref
@@ -19,6 +18,7 @@ from typing import Final
 
 from slotstream_core.errors import BackendError, SlotstreamError
 from slotstream_core.experts.batches import Record, cancelled_read, damaged_values, failed_read
+from slotstream_core.experts.directories import Fault
 from slotstream_core.experts.layout import ExpertLayout, PieceKind
 from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, SlotMemory
 from slotstream_core.experts.slots import SlotArrays
@@ -69,7 +69,12 @@ class CompiledCompletion:
     """
 
     def __init__(
-        self, library: LaneLibrary, handle: int, arrays: SlotArrays, under_way: set[CompiledCompletion]
+        self,
+        library: LaneLibrary,
+        handle: int,
+        arrays: SlotArrays,
+        source: ExpertSource,
+        under_way: set[CompiledCompletion],
     ) -> None:
         self.bytes_read = 0
         self.read_ns = 0
@@ -78,6 +83,7 @@ class CompiledCompletion:
         self._handle: int | None = handle
         self._state = binding.BatchState.from_address(library.batch_state_of(handle))
         self._arrays: SlotArrays | None = arrays
+        self._source = source
         self._under_way = under_way
 
     def __del__(self) -> None:
@@ -139,6 +145,8 @@ class CompiledCompletion:
             found = (binding.Failure * count)()
             self._library.batch_failures(handle, found, count)
             self.failures = list(found)
+        if self._state.left_out:
+            self._source.report_left_out()
         self._handle = self._arrays = None
         del self._state
         self._library.batch_release(handle)
@@ -199,15 +207,8 @@ class CompiledBatch:
                 f"copying {failure.wanted:,} bytes to the device failed: the CUDA runtime says {failure.error}; see "
                 "its list of error codes"
             )
-        return failed_read(
-            self._source,
-            self.records[failure.first_missing],
-            fd=failure.fd,
-            offset=failure.offset,
-            wanted=failure.wanted,
-            got=failure.got,
-            reason=os.strerror(failure.error) if failure.error else "the file ends there",
-        )
+        fault = Fault(failure.fd, failure.error, failure.offset, failure.wanted, failure.got)
+        return failed_read(self._source, self.records[failure.first_missing], fault)
 
 
 class CompiledLanes:
@@ -258,6 +259,7 @@ class CompiledLanes:
             copy=copies.copy if copies else None,
             finish=copies.finish if copies else None,
             stream=copies.stream if copies else None,
+            mirrors=source.native_mirrors,
         )
         handle = ctypes.c_void_p()
         check(library.lanes_create(settings, ctypes.byref(handle)), "starting the reading lanes")
@@ -269,19 +271,20 @@ class CompiledLanes:
         """See `ExpertReader.prepare`."""
         if arrays.addresses is not self._addresses:
             self._kinds, self._addresses = piece_kinds(arrays), arrays.addresses
-        locate = self._source.locate
+        locate = self._source.locate_everywhere
         numbers: list[int] = []
         for layer, expert, slot, checked in records:
             numbers += (slot, checked)
-            for place in locate(layer, expert):
-                numbers += place
+            for places in locate(layer, expert):
+                for place in places:
+                    numbers += place
         flat = array("q", numbers)
         batch = ctypes.c_void_p()
         code = self._library.batch_create(
             self._handle, self._kinds, len(self._kinds), flat.buffer_info()[0], len(records), ctypes.byref(batch)
         )
         check(code, "planning reads of experts")
-        completion = CompiledCompletion(self._library, batch.value or 0, arrays, self._under_way)
+        completion = CompiledCompletion(self._library, batch.value or 0, arrays, self._source, self._under_way)
         return CompiledBatch(records, self._source, completion)
 
     def close(self, wait_s: float) -> None:

@@ -1,9 +1,7 @@
 """Reading one checkpoint from several directories at once, each read from where it is expected to arrive first.
 
-A record goes to the directory with the least (bytes it still has to bring + bytes of this record) / throughput. The
-throughput is measured while reading: bytes over the time in which at least one read was under way, recent ones counting
-most. Before anything is measured all directories count as equally fast. An even split would wait for the slowest disk,
-and the time of a single read says more about the queue before it than about the disk.
+`slotstream_core.experts.directories` decides. Records that lie side by side go to one directory together, up to
+`RUN_RECORDS`, so that they are still read together there.
 
 A directory whose read fails is left out from then on, and its reads are made again elsewhere. All directories hold the
 same bytes, so where a record came from changes nothing.
@@ -12,67 +10,21 @@ same bytes, so where a record came from changes nothing.
 from __future__ import annotations
 
 import logging
-import threading
+import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from slotstream_core.experts.directories import Directories, Fault, open_directories
 from slotstream_core.experts.layout import ExpertLayout
 from slotstream_core.experts.sources import ExpertSource
+from slotstream_core.native.lanes import LaneLibrary, lane_library
 
 logger = logging.getLogger("slotstream.experts")
 
-WINDOW_S: Final = 0.5
-"""Busy time after which what was measured before counts half."""
-
-REMEASURE_AFTER: Final = 256
-"""Records that go elsewhere before a directory is tried again: a disk that was slow for a while comes back."""
-
-
-@dataclass(kw_only=True, slots=True)
-class DirectoryLoad:
-    """What one directory has to do and how fast it does it. Guarded by its owner's lock.
-
-    Attributes:
-        directory: Which one, for messages.
-        queued_bytes: Located and not settled yet.
-        total_bytes: Read since the start.
-        usable: Whether it is still asked.
-    """
-
-    directory: Path
-    queued_bytes: int = 0
-    total_bytes: int = 0
-    usable: bool = True
-    passed_over: int = 0
-    _under_way: int = 0
-    _since_s: float = 0.0
-    _busy_s: float = 0.0
-    _bytes: float = 0.0
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        """Measured throughput; None before the first read."""
-        return self._bytes / self._busy_s if self._busy_s > 0 and self._bytes else None
-
-    def begin(self, now_s: float) -> None:
-        """Count a read that begins."""
-        if not self._under_way:
-            self._since_s = now_s
-        self._under_way += 1
-
-    def end(self, now_s: float, byte_count: int) -> None:
-        """Count a read that ended with so many bytes."""
-        self._busy_s += now_s - self._since_s
-        self._since_s = now_s
-        self._under_way -= 1
-        self._bytes += byte_count
-        self.total_bytes += byte_count
-        if self._busy_s > WINDOW_S:
-            self._busy_s /= 2
-            self._bytes /= 2
+RUN_RECORDS: Final = 8
+"""Most records that lie side by side and go to one directory together; `SS_MIRROR_RUN` of csrc/mirrors.h."""
 
 
 class MirroredExperts:
@@ -82,7 +34,8 @@ class MirroredExperts:
         sources: One a directory, for the same experts; each may have its own layout on disk. They stay their owner's to
             close.
         directories: Their names, for messages and totals.
-        clock: What time it is, in seconds.
+        clock: What time it is, in seconds, for reads that Python makes.
+        chooser: Which directory is asked; when not given, what `choose_directories` says.
     """
 
     def __init__(
@@ -91,12 +44,14 @@ class MirroredExperts:
         directories: Sequence[Path],
         *,
         clock: Callable[[], float] = time.perf_counter,
+        chooser: Directories | None = None,
     ) -> None:
         self._sources = tuple(sources)
+        self._directories = tuple(directories)
         self._clock = clock
-        self._lock = threading.Lock()
-        self._loads = [DirectoryLoad(directory=directory) for directory in directories]
-        self._owner: dict[int, int] = {}
+        self._chooser = chooser or choose_directories(len(self._sources), os.environ)
+        self._owner = {fd: index for index, source in enumerate(self._sources) for fd in source.descriptors}
+        self._left_out: set[int] = set()
         self._record_bytes = sources[0].layout.record_bytes
 
     @property
@@ -115,9 +70,15 @@ class MirroredExperts:
         return max(source.merge_bytes for source in self._sources)
 
     @property
-    def native_read(self) -> None:
-        """See `ExpertSource`: Python's lanes read, which measure and ask elsewhere."""
-        return None
+    def native_read(self) -> int | None:
+        """See `ExpertSource`: the system's reads, where compiled lanes can ask which directory to read from."""
+        by_system = all(source.native_read == 0 for source in self._sources)
+        return 0 if by_system and self.native_mirrors is not None else None
+
+    @property
+    def native_mirrors(self) -> int | None:
+        """See `ExpertSource`."""
+        return self._chooser.address
 
     @property
     def strides(self) -> None:
@@ -125,17 +86,33 @@ class MirroredExperts:
         return None
 
     @property
+    def descriptors(self) -> Sequence[int]:
+        """See `ExpertSource`."""
+        return tuple(self._owner)
+
+    @property
     def bytes_by_directory(self) -> dict[Path, int]:
         """Bytes read from each directory so far."""
-        with self._lock:
-            return {load.directory: load.total_bytes for load in self._loads}
+        return {path: self._chooser.state(index).total_bytes for index, path in enumerate(self._directories)}
 
-    def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
-        """See `ExpertSource`. Chooses the directory; `settle` must follow for every byte."""
-        with self._lock:
-            index = self._choose()
-            self._loads[index].queued_bytes += self._record_bytes
-        return self._places(index, layer, expert)
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that are located and not settled, in all directories."""
+        return sum(self._chooser.state(index).queued_bytes for index in range(len(self._sources)))
+
+    def locate_all(self, records: Sequence[tuple[int, int]]) -> list[Sequence[tuple[int, int]]]:
+        """See `ExpertSource`. Chooses directories; `settle` must follow for every byte."""
+        everywhere = [self.locate_everywhere(layer, expert) for layer, expert in records]
+        found: list[Sequence[tuple[int, int]]] = []
+        while len(found) < len(records):
+            run = self._run(everywhere, len(found))
+            index = self._chooser.choose(run * self._record_bytes, run)
+            found += [places[index] for places in everywhere[len(found) : len(found) + run]]
+        return found
+
+    def locate_everywhere(self, layer: int, expert: int) -> list[Sequence[tuple[int, int]]]:
+        """See `ExpertSource`: in the order of the directories."""
+        return [places for source in self._sources for places in source.locate_everywhere(layer, expert)]
 
     def path(self, fd: int) -> Path:
         """See `ExpertSource`."""
@@ -143,62 +120,64 @@ class MirroredExperts:
 
     def read(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
         """See `ExpertSource`. Measures the directory."""
-        self.begin(fd)
+        directory = self._owner[fd]
+        self._chooser.begin(directory, self._clock())
         count = 0
         try:
-            count = self._sources[self._owner[fd]].read(fd, buffers, offset)
+            count = self._sources[directory].read(fd, buffers, offset)
             return count
         finally:
-            self.end(fd, count)
-
-    def begin(self, fd: int) -> None:
-        """Note that a read begins, for whoever reads by other means than `read`."""
-        with self._lock:
-            self._loads[self._owner[fd]].begin(self._clock())
-
-    def end(self, fd: int, byte_count: int) -> None:
-        """Note that a read which was begun has brought so many bytes."""
-        with self._lock:
-            self._loads[self._owner[fd]].end(self._clock(), byte_count)
+            self._chooser.end(directory, self._clock(), count)
 
     def settle(self, fd: int, byte_count: int) -> None:
         """See `ExpertSource`."""
-        with self._lock:
-            load = self._loads[self._owner[fd]]
-            load.queued_bytes = max(0, load.queued_bytes - byte_count)
+        self._chooser.settle(self._owner[fd], byte_count)
 
-    def elsewhere(self, fd: int, reason: str, layer: int, expert: int) -> Sequence[tuple[int, int]] | None:
+    def elsewhere(self, fault: Fault, layer: int, expert: int) -> Sequence[tuple[int, int]] | None:
         """See `ExpertSource`. Leaves out the directory that failed, unless it is the last; does not queue bytes."""
-        with self._lock:
-            failed = self._owner[fd]
-            others = [index for index, load in enumerate(self._loads) if load.usable and index != failed]
-            if not others:
-                return None
-            newly = self._loads[failed].usable
-            self._loads[failed].usable = False
-            index = self._choose()
-        if newly:
-            logger.warning("%s; %s is left out from now on", reason, self._loads[failed].directory)
-        return self._places(index, layer, expert)
+        other = self._chooser.leave_out(self._owner[fault.fd], fault, self._record_bytes)
+        if other is None:
+            return None
+        self.report_left_out()
+        return self.locate_everywhere(layer, expert)[other]
 
-    def _places(self, index: int, layer: int, expert: int) -> Sequence[tuple[int, int]]:
-        places = self._sources[index].locate(layer, expert)
-        for fd, _ in places:
-            self._owner.setdefault(fd, index)
-        return places
+    def report_left_out(self) -> None:
+        """See `ExpertSource`: one line in the log for each directory, once."""
+        for index, directory in enumerate(self._directories):
+            state = self._chooser.state(index)
+            if state.usable or index in self._left_out:
+                continue
+            self._left_out.add(index)
+            fault = state.fault
+            logger.warning(
+                "reading %s failed: wanted %s bytes at offset %s, got %s (%s); %s is left out from now on",
+                self.path(fault.fd),
+                f"{fault.wanted:,}",
+                f"{fault.offset:,}",
+                f"{fault.got:,}",
+                fault.reason,
+                directory,
+            )
 
-    def _choose(self) -> int:
-        """Return where one more record is expected to arrive first. The lock is held."""
-        usable = [index for index, load in enumerate(self._loads) if load.usable]
-        known = [rate for index in usable if (rate := self._loads[index].bytes_per_s) is not None]
-        assumed = sum(known) / len(known) if known else 1.0
+    def _run(self, everywhere: Sequence[Sequence[Sequence[tuple[int, int]]]], first: int) -> int:
+        """Return how many records from the first on lie side by side in one directory at least."""
+        step = self.layout.kinds[0].disk_bytes
 
-        def expected_s(index: int) -> float:
-            load = self._loads[index]
-            return (load.queued_bytes + self._record_bytes) / (load.bytes_per_s or assumed)
+        def adjoins(number: int) -> bool:
+            pairs = zip(everywhere[number - 1], everywhere[number], strict=True)
+            return any(here[0] == (before[0][0], before[0][1] + step) for before, here in pairs)
 
-        forgotten = [index for index in usable if self._loads[index].passed_over >= REMEASURE_AFTER]
-        chosen = forgotten[0] if forgotten else min(usable, key=expected_s)
-        for index in usable:
-            self._loads[index].passed_over = 0 if index == chosen else self._loads[index].passed_over + 1
-        return chosen
+        end = first + 1
+        while end < min(len(everywhere), first + RUN_RECORDS) and adjoins(end):
+            end += 1
+        return end - first
+
+
+def choose_directories(count: int, environment: Mapping[str, str]) -> Directories:
+    """Return what chooses among so many directories: the compiled lanes' way if the environment allows it.
+
+    Raises:
+        SettingError: SLOTSTREAM_NATIVE has a value that cannot be used.
+    """
+    library: LaneLibrary | None = lane_library(environment)
+    return open_directories(library, count)

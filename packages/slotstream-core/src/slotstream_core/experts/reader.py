@@ -244,8 +244,8 @@ def _segments(source: ExpertSource, records: Sequence[Record]) -> list[Segment]:
     sizes = [kind.disk_bytes for kind in source.layout.kinds]
     pieces = sorted(
         (fd, offset, kind, index)
-        for index, record in enumerate(records)
-        for kind, (fd, offset) in enumerate(source.locate(record.layer, record.expert))
+        for index, places in enumerate(source.locate_all([(record.layer, record.expert) for record in records]))
+        for kind, (fd, offset) in enumerate(places)
     )
     segments: list[Segment] = []
     last = Segment(fd=-1, offset=0, byte_count=0, pieces=[])

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.errors import CheckpointMissing
+from slotstream_core.experts.directories import Fault
 from slotstream_core.experts.layout import ExpertLayout
 
 MERGE_BYTES = 1 << 20
@@ -48,23 +49,40 @@ class ExpertSource(Protocol):
     def strides(self) -> npt.NDArray[np.int64] | None:
         """Where records always lie: [layers, kinds, 3], descriptor, offset of expert 0, distance from one to the next.
 
-        None where `locate` chooses anew each time.
+        None where `locate_all` chooses anew each time.
         """
 
-    def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
-        """Return the descriptor and offset of every piece of one record, in the order of `layout.kinds`.
+    @property
+    def native_mirrors(self) -> int | None:
+        """The `ss_mirrors` by which compiled lanes choose among the places of a record; None where there is one."""
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """What it reads through."""
+
+    def locate_all(self, records: Sequence[tuple[int, int]]) -> Sequence[Sequence[tuple[int, int]]]:
+        """Return the descriptor and offset of every piece of some records, in the order of `layout.kinds`.
 
         Whoever asks is going to read them, and says so with `settle` when that is over.
+
+        Args:
+            records: Layer and expert of each.
         """
+
+    def locate_everywhere(self, layer: int, expert: int) -> Sequence[Sequence[tuple[int, int]]]:
+        """Return the same of one record in every place it lies in, for whoever chooses by `native_mirrors`."""
 
     def settle(self, fd: int, byte_count: int) -> None:
         """Say that located bytes are not waited for any more: they arrived, failed, or were given up."""
 
-    def elsewhere(self, fd: int, reason: str, layer: int, expert: int) -> Sequence[tuple[int, int]] | None:
-        """Return where else a record lies, as `locate` does but without `settle`, after a read through `fd` failed.
+    def elsewhere(self, fault: Fault, layer: int, expert: int) -> Sequence[tuple[int, int]] | None:
+        """Return where else a record lies after a read of it failed; nothing is to be settled.
 
         None when there is no other place.
         """
+
+    def report_left_out(self) -> None:
+        """Say in the log which directories compiled lanes have given up since the last call."""
 
     def path(self, fd: int) -> Path:
         """Return the file behind a descriptor, for messages."""
@@ -148,16 +166,37 @@ class StoredExperts:
         """See `ExpertSource`."""
         return np.array(self._starts, np.int64)
 
-    def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
+    @property
+    def native_mirrors(self) -> None:
+        """See `ExpertSource`: there is one place only."""
+        return None
+
+    @property
+    def descriptors(self) -> Sequence[int]:
         """See `ExpertSource`."""
+        return tuple(self._paths)
+
+    def locate(self, layer: int, expert: int) -> Sequence[tuple[int, int]]:
+        """Return the descriptor and offset of every piece of one record, in the order of `layout.kinds`."""
         return [(fd, start + expert * stride) for fd, start, stride in self._starts[layer]]
+
+    def locate_all(self, records: Sequence[tuple[int, int]]) -> Sequence[Sequence[tuple[int, int]]]:
+        """See `ExpertSource`."""
+        return [self.locate(layer, expert) for layer, expert in records]
+
+    def locate_everywhere(self, layer: int, expert: int) -> Sequence[Sequence[tuple[int, int]]]:
+        """See `ExpertSource`."""
+        return (self.locate(layer, expert),)
 
     def settle(self, fd: int, byte_count: int) -> None:
         """See `ExpertSource`: nothing is counted here."""
 
-    def elsewhere(self, fd: int, reason: str, layer: int, expert: int) -> Sequence[tuple[int, int]] | None:
+    def elsewhere(self, fault: Fault, layer: int, expert: int) -> Sequence[tuple[int, int]] | None:
         """See `ExpertSource`: there is one place only."""
         return None
+
+    def report_left_out(self) -> None:
+        """See `ExpertSource`: nothing is ever left out."""
 
     def path(self, fd: int) -> Path:
         """See `ExpertSource`."""

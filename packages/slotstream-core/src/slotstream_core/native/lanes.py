@@ -1,4 +1,4 @@
-"""The C functions of the reading lanes (csrc/lanes.h) as ctypes sees them.
+"""The C functions of the reading lanes (csrc/lanes.h, csrc/mirrors.h) as ctypes sees them.
 
 Calls that only keep books hold the interpreter lock, since handing it over would cost more than they take; the two that
 wait release it.
@@ -10,7 +10,7 @@ import ctypes
 import logging
 import sys
 from collections.abc import Mapping
-from ctypes import c_int32, c_int64, c_void_p
+from ctypes import c_double, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +48,7 @@ class LaneSettings(ctypes.Structure):
         ("copy", c_void_p),
         ("finish", c_void_p),
         ("stream", c_void_p),
+        ("mirrors", c_void_p),
     ]
 
 
@@ -71,7 +72,7 @@ class BatchState(ctypes.Structure):
         ("done", c_int32),
         ("failures", c_int32),
         ("cancelled", c_int32),
-        ("reserved", c_int32),
+        ("left_out", c_int32),
         ("bytes_read", c_int64),
         ("read_ns", c_int64),
     ]
@@ -93,6 +94,31 @@ class Failure(ctypes.Structure):
     ]
 
 
+class Fault(ctypes.Structure):
+    """`ss_fault` of csrc/mirrors.h."""
+
+    _fields_ = [
+        ("fd", c_int32),
+        ("error", c_int32),
+        ("offset", c_int64),
+        ("wanted", c_int64),
+        ("got", c_int64),
+    ]
+
+
+class DirectoryStructure(ctypes.Structure):
+    """`ss_directory_state` of csrc/mirrors.h."""
+
+    _fields_ = [
+        ("queued_bytes", c_int64),
+        ("total_bytes", c_int64),
+        ("bytes_per_s", c_double),
+        ("usable", c_int32),
+        ("passed_over", c_int32),
+        ("fault", Fault),
+    ]
+
+
 _SHORT: Final = {
     "ss_abi_version": (c_int32, []),
     "ss_lanes_create": (c_int32, [ctypes.POINTER(LaneSettings), ctypes.POINTER(c_void_p)]),
@@ -106,6 +132,17 @@ _SHORT: Final = {
     "ss_batch_retract": (c_int32, [c_void_p]),
     "ss_batch_failures": (c_int64, [c_void_p, c_void_p, c_int64]),
     "ss_batch_release": (None, [c_void_p]),
+    "ss_mirrors_create": (c_int32, [c_int32, ctypes.POINTER(c_void_p)]),
+    "ss_mirrors_release": (None, [c_void_p]),
+    "ss_mirrors_choose": (c_int32, [c_void_p, c_int64, c_int64]),
+    "ss_mirrors_settle": (None, [c_void_p, c_int32, c_int64]),
+    "ss_mirrors_begin": (None, [c_void_p, c_int32, c_double]),
+    "ss_mirrors_end": (None, [c_void_p, c_int32, c_double, c_int64]),
+    "ss_mirrors_leave_out": (
+        c_int32,
+        [c_void_p, c_int32, ctypes.POINTER(Fault), c_int64, ctypes.POINTER(c_int32)],
+    ),
+    "ss_mirrors_state": (None, [c_void_p, c_int32, ctypes.POINTER(DirectoryStructure)]),
 }
 _WAITING: Final = {
     "ss_batch_wait": (c_int32, [c_void_p, c_int64]),
@@ -148,6 +185,14 @@ class LaneLibrary:
         self.batch_retract = holding.ss_batch_retract
         self.batch_failures = holding.ss_batch_failures
         self.batch_release = holding.ss_batch_release
+        self.mirrors_create = holding.ss_mirrors_create
+        self.mirrors_release = holding.ss_mirrors_release
+        self.mirrors_choose = holding.ss_mirrors_choose
+        self.mirrors_settle = holding.ss_mirrors_settle
+        self.mirrors_begin = holding.ss_mirrors_begin
+        self.mirrors_end = holding.ss_mirrors_end
+        self.mirrors_leave_out = holding.ss_mirrors_leave_out
+        self.mirrors_state = holding.ss_mirrors_state
 
 
 def lane_library(environment: Mapping[str, str], *, path: Path | None = None) -> LaneLibrary | None:
