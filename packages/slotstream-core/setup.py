@@ -51,10 +51,12 @@ SOURCES = (
     "segments.c",
     "lanes.c",
     "residency.c",
+    "tickets.c",
     "steps.c",
     "module.c",
     "layer_module.c",
     "residency_module.c",
+    "tickets_module.c",
 )
 HEADERS = (
     "slotstream_native.h",
@@ -68,6 +70,7 @@ HEADERS = (
     "segments.h",
     "lanes.h",
     "residency.h",
+    "tickets.h",
     "steps.h",
     "arrays.h",
     "layer_module.h",

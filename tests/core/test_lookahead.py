@@ -32,6 +32,7 @@ from tests.core.expert_files import ScriptedSource
 from tests.core.qwen4_exp_models import exact_backend, open_model
 
 LAYERS, HIDDEN, EXPERTS, TOP = 4, 64, 16, 4
+STREAMS = 4
 PROMPT = [7, 3, 99, 250, 18, 5]
 
 
@@ -188,6 +189,31 @@ def test_layers_computed_at_once_are_forecast_from_the_first_on(
         assert experts.stats.ahead_used + experts.stats.ahead_joined > 0
 
 
+@pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
+def test_a_forecast_in_one_call_says_what_the_layers_parts_say(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTSTREAM_NATIVE", "1")
+    random = np.random.default_rng(3)
+    with open_ahead(tiny_model, slots=24, correction=made_up_correction()) as (model, _, _):
+        if not all(layer.at_once for layer in model.layers):
+            pytest.skip("the compiled layers do not run here")
+        backend = Backend(kind="cpu", compute_dtype=mx.float32)
+        for rows in (1, 3, 40):  # the last goes through the parts itself
+            for target, layer in enumerate(model.layers):
+                streams = random.normal(size=(rows, STREAMS, HIDDEN)).astype(np.float32)
+                mixed = np.asarray(layer.expert_input(mx.array(streams)))
+                plain = np.asarray(layer.router_logits(mx.array(mixed)))
+                own = layer.forecast_at_once(None)
+                assert own is not None
+                assert np.allclose(own(streams), plain, atol=1e-5)
+                if target:
+                    correction = TargetCorrection(made_up_correction(), target - 1, backend)
+                    corrected = layer.forecast_at_once(correction)
+                    assert corrected is not None
+                    assert np.allclose(corrected(streams), correction.apply_on_host(mixed, plain), atol=2e-3)
+
+
 def test_the_published_settings_are_reproduced_and_scale_down() -> None:
     published = LookaheadSettings.scaled(experts=512, top=10, slots=640)
     assert (published.candidates, published.issue_limit, published.least_share) == (24, 32, 2 / 3)
@@ -200,7 +226,8 @@ def test_a_correction_moves_logits_as_documented() -> None:
     correction = made_up_correction()
     random = np.random.default_rng(1)
     m, z = random.normal(size=(3, HIDDEN)).astype(np.float32), random.normal(size=(3, EXPERTS)).astype(np.float32)
-    applied = TargetCorrection(correction, 1, Backend.detect()).apply(mx.array(m), mx.array(z))
+    device = Backend(kind="metal", compute_dtype=mx.float32)
+    applied = TargetCorrection(correction, 1, device).apply(mx.array(m), mx.array(z))
     u = (m - correction.mu[1]).astype(np.float16).astype(np.float64)
     wanted = z + u @ correction.a[1].astype(np.float64) @ correction.b[1].astype(np.float64) + correction.delta[1]
     assert np.allclose(np.asarray(applied), wanted, atol=2e-3)

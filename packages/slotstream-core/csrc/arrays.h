@@ -150,6 +150,17 @@ static inline const int32_t *int32_array(Call *call, PyObject *object, int64_t *
     return view->buf;
 }
 
+/* Values of eight bytes, in a format that is one of `formats`. */
+static inline void *wide_array(Call *call, PyObject *object, const char *formats, int64_t *count, int flags) {
+    Py_buffer *view = acquire(call, object, PyBUF_C_CONTIGUOUS | flags);
+    if (view == NULL) return NULL;
+    if (view->itemsize != 8 || view->format == NULL || view->format[0] == 0 ||
+        strchr(formats, view->format[0]) == NULL || (uintptr_t)view->buf % 8 != 0)
+        fail(call, "an array does not have the numbers of 64 bits that it should");
+    *count = view->len / 8;
+    return view->buf;
+}
+
 /* Indices, checked once, must not be what a call writes. */
 static inline const int32_t *indices(Call *call, PyObject *object, int64_t *count) {
     const int32_t *values = int32_array(call, object, count, 0);

@@ -1,4 +1,4 @@
-/* The Python functions of layer_module.c and residency_module.c. */
+/* The Python functions of layer_module.c, residency_module.c and tickets_module.c. */
 #ifndef SLOTSTREAM_LAYER_MODULE_H
 #define SLOTSTREAM_LAYER_MODULE_H
 
@@ -15,5 +15,18 @@ PyObject *ss_py_join_experts(PyObject *self, PyObject *const *args, Py_ssize_t c
 PyObject *ss_py_residency(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_grant(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_let_go(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_forecast(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_tickets(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_list_tickets(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_settle_tickets(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_finish_dropped(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_drop_tickets(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_read_ahead(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_foresee(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_requested(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_redeem(PyObject *self, PyObject *const *args, Py_ssize_t count);
+
+/* The bookkeeping in a capsule of residency_module.c; null with an error set. */
+struct ss_residency *ss_residency_of(PyObject *object);
 
 #endif

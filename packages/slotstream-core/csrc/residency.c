@@ -44,7 +44,7 @@ static int32_t victim(ss_residency *r) {
     }
 }
 
-static int32_t take_slot(ss_residency *r) {
+int32_t ss_take_slot(ss_residency *r) {
     if (r->counts[SS_FREE]) return r->free[--r->counts[SS_FREE]];
     int32_t slot = victim(r), key = r->key_of[slot];
     r->slot_of[key] = ABSENT;
@@ -106,7 +106,7 @@ int32_t ss_grant(ss_residency *r, int64_t layer, const int32_t *ids, int64_t cou
         granted->held[hits++] = slot;
     }
     for (int64_t i = 0; i < absent; i++) {
-        int32_t slot = take_slot(r);
+        int32_t slot = ss_take_slot(r);
         hold(r, slot);
         granted->held[hits + i] = slot;
         r->position[keys[i] - layer * r->expert_count] = slot + INT32_MIN; /* told apart from positions by its sign */

@@ -20,6 +20,14 @@ enum ss_count {
     SS_BYTES_READ, /* by ss_fetch */
     SS_READ_NS,    /* of all threads in ss_fetch together */
     SS_WAIT_NS,    /* of the thread that called it */
+    SS_AHEAD_RECORDS, /* and so on to SS_AHEAD_BYTES: records read ahead, see tickets.h */
+    SS_AHEAD_USED,
+    SS_AHEAD_JOINED,
+    SS_AHEAD_RETRACTED,
+    SS_AHEAD_WASTED,
+    SS_AHEAD_BYTES,
+    SS_WASTED_BYTES,
+    SS_FAILED_RECORDS,
     SS_COUNTS
 };
 
@@ -64,6 +72,9 @@ int32_t ss_fetch(ss_residency *residency, ss_pool *pool, int64_t layer, ss_grant
 
 /* Whether records are small enough for that: others are for threads of their own. */
 int ss_can_fetch(const ss_residency *residency);
+
+/* A slot without holds and record, evicting if none is free. One without holds exists. */
+int32_t ss_take_slot(ss_residency *residency);
 
 /* Undo a hold on each of some slots; those that hold no record then become free. */
 void ss_let_go(ss_residency *residency, const int32_t *slots, int64_t count);

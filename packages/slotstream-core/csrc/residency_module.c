@@ -69,11 +69,15 @@ PyObject *ss_py_residency(PyObject *self, PyObject *const *args, Py_ssize_t coun
     return capsule;
 }
 
-static ss_residency *residency_of(Call *call, PyObject *object) {
-    if (call->failed) return NULL;
+ss_residency *ss_residency_of(PyObject *object) {
     Held *held = PyCapsule_GetPointer(object, CAPSULE);
-    if (held == NULL) call->failed = 1;
     return held == NULL ? NULL : &held->residency;
+}
+
+static ss_residency *residency_of(Call *call, PyObject *object) {
+    ss_residency *residency = call->failed ? NULL : ss_residency_of(object);
+    if (residency == NULL) call->failed = 1;
+    return residency;
 }
 
 /* grant(residency, pool, layer, ids, slots, held, absent) -> how many are absent, or -1 */

@@ -273,6 +273,35 @@ int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *stre
     return code;
 }
 
+static int32_t correct(const ss_correction *c, ss_pool *pool, float *x, int64_t rows, scratch s, float *logits) {
+    int64_t hidden = c->a->columns, experts = c->b->rows;
+    float *inner = cut(&s, rows * c->a->rows), *moved = cut(&s, rows * experts);
+    for (int64_t t = 0; t < rows; t++)
+        for (int64_t i = 0; i < hidden; i++) x[t * hidden + i] -= c->mu[i];
+    int32_t code = ss_apply(pool, c->a, x, rows, inner);
+    if (code == SS_OK) code = ss_apply(pool, c->b, inner, rows, moved);
+    for (int64_t t = 0; code == SS_OK && t < rows; t++)
+        for (int64_t i = 0; i < experts; i++) logits[t * experts + i] += moved[t * experts + i] + c->delta[i];
+    return code;
+}
+
+int32_t ss_forecast_logits(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows,
+                           const ss_correction *correction, float *logits) {
+    ss_reader reader = layer->second;
+    const ss_matrix *router = layer->experts.router;
+    int64_t more = correction ? correction->a->rows + router->rows : 0;
+    scratch s;
+    int32_t code = reserve(&s, rows * (reading_floats(&reader) + reader.hidden + more));
+    if (code != SS_OK) return code;
+    float *x = cut(&s, rows * reader.hidden);
+    reader.inject = NULL; /* nothing is computed from a forecast */
+    code = read_with(&reader, pool, streams, rows, s, x, NULL);
+    if (code == SS_OK) code = ss_apply(pool, router, x, rows, logits);
+    if (code == SS_OK && correction) code = correct(correction, pool, x, rows, s, logits);
+    free(s.memory);
+    return code;
+}
+
 int32_t ss_shared(const ss_layer *layer, ss_pool *pool, const float *x, int64_t rows, float *out, float *gate) {
     const ss_expert_layer *e = &layer->experts;
     int64_t all = ss_maps_width(&e->shared), inner = e->shared_down->columns, gate_stride, up_stride;

@@ -8,8 +8,10 @@ import collections
 import ctypes
 import importlib.util
 import json
+import os
 import random
 import sys
+import tempfile
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -20,7 +22,7 @@ import numpy.typing as npt
 from slotstream_core.experts.integrity import UNMAPPED
 from slotstream_core.experts.residency import Count
 from slotstream_core.native.binding import MatrixStructure
-from slotstream_core.native.lanes import PieceKindStructure
+from slotstream_core.native.lanes import LaneSettings, PieceKindStructure
 
 Array = npt.NDArray[Any]
 REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
@@ -46,6 +48,34 @@ class Maker:
         variant = self.random.choice([i for i in range(8) if library.ss_variant_runnable(i)])
         assert library.ss_pool_create(2, variant, ctypes.byref(pool)) == 0
         self.pool = Address(pool.value or 0)
+        self.lasting: list[Any] = []
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(1024))
+            file.flush()
+            self.zeros = os.dup(file.fileno())
+        self.lanes = self._open_lanes(library)
+
+    def _open_lanes(self, library: ctypes.CDLL) -> Address:
+        scratch = np.zeros(4 * 4096, np.uint8)
+        self.lasting.append(scratch)
+        start = scratch.__array_interface__["data"][0]
+        start += -start % 64
+        settings = LaneSettings(
+            demand_lanes=1,
+            ahead_lanes=1,
+            alignment=1,
+            merge_bytes=4096,
+            job_bytes=4096,
+            scratch=start,
+            scratch_bytes=4096,
+            scratch_stride=4096,
+            ahead_scratch=start + 2 * 4096,
+            ahead_scratch_bytes=4096,
+            ahead_scratch_stride=4096,
+        )
+        lanes = ctypes.c_void_p()
+        assert library.ss_lanes_create(ctypes.byref(settings), ctypes.byref(lanes)) == 0
+        return Address(lanes.value or 0)
 
     def up_to(self, most: int, least: int = 1) -> int:
         return self.random.randint(least, most)
@@ -406,12 +436,136 @@ def let_go(m: Maker) -> list[Any]:
     return [granted[0], granted[5]]
 
 
+def forecast(m: Maker) -> list[Any]:
+    shape, made = described(m)
+    rows = m.up_to(4)
+    arguments = [made, m.pool, m.floats(rows, shape.streams * shape.hidden), m.floats(rows, shape.experts)]
+    if m.random.random() < 0.4:
+        return [*arguments, None]
+    rank = size(m)
+    factors = m.matrix(rank, shape.hidden), m.matrix(shape.experts, rank)
+    return [*arguments, *factors, m.floats(shape.hidden), m.floats(shape.experts)]
+
+
+class Reading:
+    """The books of an empty pool whose records come from one file of zeros, with lanes that read ahead."""
+
+    def __init__(self, m: Maker) -> None:
+        self.layers, self.experts, self.slots, sizes = m.up_to(3), m.up_to(6), m.up_to(8), (64, 16, 16)
+        books = residency(m)
+        counts = np.zeros(len(Count), np.int64)
+        counts[[Count.IDLE, Count.FREE]] = self.slots
+        records = self.layers * self.experts
+        books[:8] = [
+            np.full(records, UNMAPPED, np.int32),
+            np.zeros(records, np.uint8),
+            np.zeros(records, np.int64),
+            np.full(self.slots, UNMAPPED, np.int32),
+            np.zeros(self.slots, np.int32),
+            np.zeros(self.slots, np.uint8),
+            np.arange(self.slots - 1, -1, -1, dtype=np.int32),
+            counts,
+        ]
+        kinds = (PieceKindStructure * len(sizes))()
+        places = np.zeros((self.layers, len(sizes), 3), np.int64)
+        for index, (kind, bytes_each) in enumerate(zip(kinds, sizes, strict=True)):
+            memory = np.zeros((self.slots, bytes_each), np.uint8)
+            m.lasting.append(memory)  # lanes may write there after the call
+            kind.slots, kind.slot_count = memory.__array_interface__["data"][0], self.slots
+            kind.slot_bytes = kind.disk_bytes = bytes_each
+            kind.check = (0, 1, 1)[index]
+            places[:, index] = m.zeros, 0, bytes_each
+        books[8:] = [kinds, None, self.layers]
+        self.places = places
+        self.books = m.module.residency(*books)
+        m.lasting.append(self.books)
+
+    def arguments(self, m: Maker) -> list[Any]:
+        return [self.books, m.lanes, self.places]
+
+    def made(self, m: Maker) -> Any:
+        return m.module.tickets(*self.arguments(m))
+
+
+def tickets(m: Maker) -> list[Any]:
+    return Reading(m).arguments(m)
+
+
+def limits(m: Maker) -> list[int]:
+    return [m.up_to(9, 0), m.up_to(5, 0), m.up_to(5, 0), m.up_to(3, 0)]
+
+
+def read_ahead(m: Maker) -> list[Any]:
+    reading = Reading(m)
+    ids, asked = m.ids(reading.experts, m.up_to(8, 0)), m.random.choice((None, m.ids(reading.experts, m.up_to(2))))
+    return [reading.made(m), m.random.randrange(reading.layers), ids, asked, *limits(m)]
+
+
+def foresee(m: Maker) -> list[Any]:
+    reading = Reading(m)
+    rows, ranks = m.up_to(3), m.up_to(reading.experts)
+    asked = m.random.choice((None, m.ids(reading.experts, m.up_to(2))))
+    logits, ranked = m.floats(rows, reading.experts), m.ids(9, rows, ranks)
+    shares = m.numbers.random(ranks)
+    return [
+        reading.made(m),
+        m.random.randrange(reading.layers),
+        logits,
+        ranked,
+        shares,
+        m.random.random(),
+        asked,
+        *limits(m),
+    ]
+
+
+def with_tickets(m: Maker) -> tuple[Reading, Any]:
+    reading = Reading(m)
+    made = reading.made(m)
+    for layer in range(reading.layers):
+        m.module.read_ahead(made, layer, m.ids(reading.experts, m.up_to(4)), None, 4, 4, 4, 0)
+    return reading, made
+
+
+def requested(m: Maker) -> list[Any]:
+    reading, made = with_tickets(m)
+    pairs: list[Any] = []
+    for _ in range(m.up_to(2, 0)):
+        rows, ranks = m.up_to(3), m.up_to(reading.experts)
+        pairs += [m.numbers.random(ranks), m.ids(reading.experts, rows, ranks)]
+    return [made, m.random.randrange(reading.layers), m.ids(reading.experts, m.up_to(4, 0)), 0.25, *pairs]
+
+
+def redeem(m: Maker) -> list[Any]:
+    reading, made = with_tickets(m)
+    wanted = m.up_to(5, 0)
+    ids = m.ids(reading.experts, wanted)
+    return [made, m.random.randrange(reading.layers), ids, np.zeros(3 * wanted, np.int64)]
+
+
+def list_tickets(m: Maker) -> list[Any]:
+    return [with_tickets(m)[1], m.ids(9, m.up_to(4, 0), 4)]
+
+
+def settle_tickets(m: Maker) -> list[Any]:
+    return [with_tickets(m)[1]]
+
+
+def finish_dropped(m: Maker) -> list[Any]:
+    return [with_tickets(m)[1], m.up_to(5, 0)]
+
+
+def drop_tickets(m: Maker) -> list[Any]:
+    return [with_tickets(m)[1], m.up_to(20, 0)]
+
+
 RECIPES: dict[str, Callable[[Maker], list[Any]]] = {
     recipe.__name__: recipe
     for recipe in (
         *(rms_norm, mix_streams, inject, silu_multiply, gate, convolve, delta, norm_rotate, attend, score_blocks),
         *(route, combine, ngram_gate, unpack, multiply, experts, read_streams, is_narrow, choose),
-        *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, let_go),
+        *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, let_go, forecast),
+        *(tickets, list_tickets, settle_tickets, finish_dropped, drop_tickets, read_ahead, foresee, requested, redeem),
     )
 } | {"silu": activation, "sigmoid": activation}
 WITHOUT_ARGUMENTS = {"instruction_sets"}

@@ -15,7 +15,7 @@ AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 X86 = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512, "pieces_avx2.c": AVX2}
 GLUE = (
     *("module.c", "layer_module.c", "steps.c", "matrices.c", "products.c", "experts.c", "rows.c", "pieces.c"),
-    *("residency_module.c", "residency.c", "lanes.c", "segments.c", "mirrors.c"),
+    *("residency_module.c", "residency.c", "tickets_module.c", "tickets.c", "lanes.c", "segments.c", "mirrors.c"),
 )
 THREADS = ("variants.c", "threads.c")
 FLAGS = ("-std=gnu11", "-ffp-contract=off", "-Wno-psabi")
@@ -31,7 +31,7 @@ def fuzzed(library: pathlib.Path, seed: int, calls: int) -> None:
 def test_arguments_of_any_kind_are_taken_or_refused_without_a_step_outside(tmp_path: pathlib.Path) -> None:
     sources: dict[pathlib.Path, tuple[str, ...]] = {CSRC / name: ("-O0", *UNDEFINED) for name in (*GLUE, *THREADS)}
     sources[CSRC / "kernels_scalar.c"] = ("-O0",)  # its sums are checked by the slow tests: that takes long to compile
-    fuzzed(build_module(tmp_path / "_native.so", sources, *FLAGS), seed=1, calls=540)
+    fuzzed(build_module(tmp_path / "_native.so", sources, *FLAGS), seed=1, calls=740)
 
 
 @pytest.mark.slow

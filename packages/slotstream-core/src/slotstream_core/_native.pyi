@@ -161,6 +161,31 @@ def advance_delta(
         out_mix: As there.
     """
 
+def forecast(
+    layer: Layer,
+    pool: int,
+    streams: _Floats,
+    logits: _Floats,
+    a: int | None,
+    b: int = ...,
+    mu: _Floats = ...,
+    delta: _Floats = ...,
+    /,
+) -> None:
+    """Write to ``logits`` [T, experts] what the layer's router would say of ``streams`` [T, streams * hidden].
+
+    Args:
+        layer: The layer.
+        pool: The threads.
+        streams: Taken anywhere before the layer.
+        logits: Written.
+        a: The matrix [rank, hidden] of a correction, logits + (x - mu) @ a.T @ b.T + delta; None, as the last
+            argument, without one.
+        b: [experts, rank].
+        mu: [hidden].
+        delta: [experts].
+    """
+
 def shared(layer: Layer, pool: int, x: _Floats, out: _Floats, gate: _Floats, /) -> None: ...
 def join_experts(
     layer: Layer,
@@ -214,3 +239,101 @@ def grant(residency: Residency, pool: int, layer: int, ids: _Ids, slots: _Ids, h
 
 def let_go(residency: Residency, held: _Ids, /) -> None:
     """Undo the holds that `grant` wrote to `held`. A second call does nothing."""
+
+class Tickets:
+    """Records read ahead, csrc/tickets.h; keeps the residency and the places it was made of."""
+
+def tickets(residency: Residency, lanes: int, places: npt.NDArray[np.int64], /) -> Tickets:
+    """Make the tickets of a pool.
+
+    Args:
+        residency: Its bookkeeping, made with the kinds of pieces.
+        lanes: The reading lanes by their address, which outlive this.
+        places: Where records lie, [layers, kinds, 3]: `ExpertSource.strides`.
+    """
+
+def list_tickets(tickets: Tickets, states: _Ids, /) -> int:
+    """Write key, slot, whether it is being read, and whether it was dropped, of as many as fit; return how many are.
+
+    Dropped ones are listed while their read holds the slot.
+    """
+
+def settle_tickets(tickets: Tickets, /) -> int:
+    """Take back the slots of reads that ended; return how many tickets there are."""
+
+def finish_dropped(tickets: Tickets, milliseconds: int, /) -> bool:
+    """Wait, each time at most so long, for reads of dropped tickets; say whether none is left."""
+
+def drop_tickets(tickets: Tickets, key: int, /) -> None:
+    """Give up the tickets of records before `key`."""
+
+def read_ahead(
+    tickets: Tickets,
+    layer: int,
+    ids: _Ids,
+    asked: _Ids | None,
+    issued: int,
+    reserved: int,
+    in_flight: int,
+    spare: int,
+    /,
+) -> int:
+    """Read ahead the first experts of `ids`; see `foresee` for the rest."""
+
+def foresee(
+    tickets: Tickets,
+    layer: int,
+    logits: _Floats,
+    ranked: _Ids,
+    shares: npt.NDArray[np.float64],
+    least: float,
+    asked: _Ids | None,
+    issued: int,
+    reserved: int,
+    in_flight: int,
+    spare: int,
+    /,
+) -> int:
+    """Rank the experts of every row and begin to read those that are believed and missing.
+
+    Args:
+        tickets: The tickets.
+        layer: That the forecast is for.
+        logits: [rows, experts].
+        ranked: Written: [rows, ranks], best first.
+        shares: How often each rank was right, [ranks].
+        least: From which share on a rank is believed.
+        asked: Experts of the layer that are on their way for somebody.
+        issued: Most experts looked at.
+        reserved: Most tickets at once.
+        in_flight: Most records under way at once.
+        spare: Slots without holds to be left.
+
+    Returns:
+        How many reads were issued; -1, with nothing done, when an id or the layer does not exist.
+    """
+
+def requested(tickets: Tickets, layer: int, chosen: _Ids, rate: float, /, *forecasts: npt.NDArray[Any]) -> None:
+    """Drop the tickets of all layers up to one, and learn from what was chosen there.
+
+    Args:
+        tickets: The tickets.
+        layer: Whose experts were requested.
+        chosen: Them.
+        rate: How much one forecast moves the shares.
+        *forecasts: Of each forecast, the shares that move [ranks] and what it ranked [rows, ranks].
+    """
+
+def redeem(tickets: Tickets, layer: int, ids: _Ids, joined: npt.NDArray[np.int64], /) -> int:
+    """Redeem the tickets of what is asked for.
+
+    Args:
+        tickets: The tickets.
+        layer: Of the ids.
+        ids: Any shape.
+        joined: Written: key, slot and batch of each record that is on its way; the batch and the read's hold of the
+            slot are the caller's then. At least three times as long as `ids`.
+
+    Returns:
+        How many are on their way; -1, with nothing done, when an id or the layer does not exist.
+    """

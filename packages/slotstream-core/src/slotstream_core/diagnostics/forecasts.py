@@ -13,6 +13,7 @@ import numpy.typing as npt
 from slotstream_core.checkpoint.corrections import Correction
 from slotstream_core.loading import LoadedModel
 from slotstream_core.models.qwen4_exp.forecasting import TargetLayer
+from slotstream_core.models.qwen4_exp.moe import Shown
 
 __all__ = ["PASS_ROWS", "Agreement", "RecordedTarget", "agreement_of", "corrected_logits", "record_targets"]
 
@@ -57,18 +58,18 @@ class _Recorder:
             target = self._layers[layer + 1]
             self._keep(layer + 1, "boundary", target.router_logits(target.expert_input(streams)))
 
-    def attended(self, layer: int, streams: mx.array) -> None:
+    def attended(self, layer: int, streams: Shown) -> None:
         """Keep the row after attention and its forecast."""
         if layer + 1 in self._targets:
             target = self._layers[layer + 1]
-            mixed = target.expert_input(streams)
+            mixed = target.expert_input(mx.array(streams))
             self._keep(layer + 1, "mixed", mixed)
             self._keep(layer + 1, "attention", target.router_logits(mixed))
 
-    def routing(self, layer: int, x: mx.array) -> None:
+    def routing(self, layer: int, x: Shown) -> None:
         """Keep the router's logits."""
         if layer in self._targets:
-            self._keep(layer, "actual", self._layers[layer].router_logits(x))
+            self._keep(layer, "actual", self._layers[layer].router_logits(mx.array(x)))
 
     def arrays(self) -> list[mx.array]:
         """Evaluate what was kept with the routing, so that no pass piles up."""

@@ -223,6 +223,9 @@ class CompiledLanes:
         job_bytes: Small reads are handed to a lane together up to here.
         copies: How records come from scratch into slots that the host does not write.
 
+    Attributes:
+        handle: Their address.
+
     Raises (constructor):
         NativeError: The threads cannot be started.
     """
@@ -243,6 +246,7 @@ class CompiledLanes:
         self._under_way: set[CompiledCompletion] = set()
         self._addresses: list[int] = []
         self._kinds = (binding.PieceKindStructure * 0)()
+        self._kept_arrays: dict[int, SlotArrays] = {}
         settings = binding.LaneSettings(
             demand_lanes=len(scratch.parts) - 1,
             ahead_lanes=len(ahead_scratch.parts),
@@ -263,9 +267,9 @@ class CompiledLanes:
         )
         handle = ctypes.c_void_p()
         check(library.lanes_create(settings, ctypes.byref(handle)), "starting the reading lanes")
-        self._handle = handle.value or 0
-        kept = (self._under_way, scratch, ahead_scratch, source)
-        self._end = weakref.finalize(self, _end, library, self._handle, kept, CLOSE_WAIT_S)
+        self.handle = handle.value or 0
+        kept = (self._under_way, self._kept_arrays, scratch, ahead_scratch, source)
+        self._end = weakref.finalize(self, _end, library, self.handle, kept, CLOSE_WAIT_S)
 
     def prepare(self, records: Sequence[Record], arrays: SlotArrays) -> CompiledBatch:
         """See `ExpertReader.prepare`."""
@@ -281,11 +285,25 @@ class CompiledLanes:
         flat = array("q", numbers)
         batch = ctypes.c_void_p()
         code = self._library.batch_create(
-            self._handle, self._kinds, len(self._kinds), flat.buffer_info()[0], len(records), ctypes.byref(batch)
+            self.handle, self._kinds, len(self._kinds), flat.buffer_info()[0], len(records), ctypes.byref(batch)
         )
         check(code, "planning reads of experts")
         completion = CompiledCompletion(self._library, batch.value or 0, arrays, self._source, self._under_way)
         return CompiledBatch(records, self._source, completion)
+
+    def take_over(self, batch: int, record: Record, arrays: SlotArrays) -> CompiledBatch:
+        """Return a batch of one record that compiled code planned and handed over, by its address."""
+        completion = CompiledCompletion(self._library, batch, arrays, self._source, self._under_way)
+        self._under_way.add(completion)
+        return CompiledBatch((record,), self._source, completion)
+
+    def keep(self, arrays: SlotArrays) -> None:
+        """Keep slots alive, which compiled code has read into without an object for each batch, until `let_go`."""
+        self._kept_arrays[id(arrays)] = arrays
+
+    def let_go(self, arrays: SlotArrays) -> None:
+        """Undo `keep`: no read into these slots is under way."""
+        self._kept_arrays.pop(id(arrays), None)
 
     def close(self, wait_s: float) -> None:
         """Drop queued reads and end the threads, waiting for at most so long. A second call does nothing.

@@ -20,9 +20,7 @@ class Loading:
     batch: Batch
     keys: tuple[int, ...]
     settled: bool = False
-    from_ticket: bool = False  # a forecast asked for it
-    ahead: bool = False  # and nothing else has, so completion does not publish it
-    wanted: bool = True  # whether its bytes may still be of use
+    from_ticket: bool = False  # a forecast asked for it first
 
     @property
     def slots(self) -> list[int]:

@@ -16,12 +16,11 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.experts.confidence import Ids, RankConfidence, rank_experts
+from slotstream_core.experts.confidence import Logits, RankConfidence
 from slotstream_core.experts.leases import AheadLimits
 from slotstream_core.experts.pool import SlotPool
+from slotstream_core.experts.tickets import Forecast
 from slotstream_core.experts.trials import Trial
-
-Logits = npt.NDArray[np.float32]
 
 LEAST_SHARE: Final = 2 / 3
 """How often a rank must have been right for what it names to be read."""
@@ -107,7 +106,7 @@ class Lookahead:
         self._trial: Trial | None = None
         self._started_s = 0.0
         self._confidences: dict[tuple[int, int], RankConfidence] = {}
-        self._forecasts: dict[int, list[tuple[RankConfidence, Ids]]] = {}
+        self._forecasts: dict[int, list[Forecast]] = {}
 
     @property
     def settings(self) -> LookaheadSettings:
@@ -164,14 +163,20 @@ class Lookahead:
             How many reads were issued.
         """
         settings = self.settings
-        ranked = rank_experts(logits, settings.candidates)
         confidence = self._confidences.get((target, distance))
         if confidence is None:
             confidence = RankConfidence(ranks=settings.candidates, top=self._top)
             self._confidences[target, distance] = confidence
+        ranked, issued = self._pool.foresee(
+            target,
+            logits,
+            confidence,
+            least=settings.least_share,
+            issue_limit=settings.issue_limit,
+            limits=settings.limits,
+        )
         self._forecasts.setdefault(target, []).append((confidence, ranked))
-        wanted = confidence.believed(ranked, least=settings.least_share)
-        return self._pool.read_ahead(target, wanted[: settings.issue_limit], settings.limits)
+        return issued
 
     def requested(self, layer: int, experts: npt.NDArray[np.integer]) -> None:
         """Learn from what a layer asked for; what was read ahead for layers up to it is not waited for any more.
@@ -180,9 +185,7 @@ class Lookahead:
             layer: The layer whose experts were just requested.
             experts: Them, for every row, [rows, top].
         """
-        self._pool.expire(layer)
-        for confidence, ranked in self._forecasts.pop(layer, ()):
-            confidence.learn(ranked, experts)
+        self._pool.requested(layer, experts, self._forecasts.pop(layer, ()))
 
     def end_pass(self, *, completed: bool) -> None:
         """Give up what nobody asked for, and take the pass's time into the trial if it completed."""

@@ -10,14 +10,13 @@ them. A slot is in one of six states:
     reserved  unmapped, held by a ticket: a record that a forecast named is being read into it, or lies there complete
     lent      unmapped and held by a sweep, which reads records into it and gives it back, or has one adopted
 
-A ticket is redeemed when its record is asked for: complete, it is mapped and nothing moves; under way, the request
-joins it; not begun, it is taken back and read as any other. Tickets nobody redeems give their slots back as free ones.
+Tickets, and what becomes of them when their records are asked for, are in `slotstream_core.experts.tickets`.
 
 A record is mapped only after all its pieces arrived, and a victim is unmapped before its bytes change. Nothing here
 knows the order in which a model asks, so what a slot holds never influences a result, only how long it takes.
 
 Who holds what is kept by `Residency`. Where compiled lanes read, compiled code grants a request as well, unless reads
-or tickets are under way, which only the code here knows of.
+that were asked for are under way, which only the code here knows of.
 """
 
 from __future__ import annotations
@@ -27,16 +26,19 @@ import time
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.batches import Record
+from slotstream_core.experts.confidence import Ids, Logits, RankConfidence
 from slotstream_core.experts.integrity import UNMAPPED, first_contradiction
 from slotstream_core.experts.leases import AheadLimits, Loading, PoolLease
 from slotstream_core.experts.reader import ExpertReader
-from slotstream_core.experts.residency import CHECKED, COUNTED, WARMED, CompiledGrants, Count, Residency, as_ids
+from slotstream_core.experts.residency import COUNTED, WARMED, CompiledGrants, Count, Residency, as_ids
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.stacks import Slots
 from slotstream_core.experts.stats import ExpertStats, Waited
+from slotstream_core.experts.tickets import CompiledTickets, Forecast, Tickets, record_to_read
 from slotstream_core.memory import drop_buffer_cache
 
 
@@ -57,15 +59,20 @@ class SlotPool:
         self._reading_slot: dict[int, int] = {}
         self._leases: set[PoolLease] = set()
         self._batches: list[Loading] = []
-        self._tickets: dict[int, Loading] = {}  # keys of records read ahead that nobody asked for yet
         self._lent: set[int] = set()
-        self._compiled = self._compile()
+        self._compiled, self._tickets = self._open_books()
 
-    def _compile(self) -> CompiledGrants | None:
-        if not self._reader.compiled:
-            return None
+    def _open_books(self) -> tuple[CompiledGrants | None, Tickets | CompiledTickets]:
+        """What works on the residency and the slots as they are now."""
+        lanes, source = self._reader.compiled_lanes, self._reader.source
+        if lanes is None:
+            return None, Tickets(self._residency, self._reader, self.slots)
         native = importlib.import_module("slotstream_core._native")
-        return CompiledGrants(native, self._residency, self._reader.source, self.slots)
+        grants = CompiledGrants(native, self._residency, source, self.slots)
+        places = source.strides
+        if places is None:
+            return grants, Tickets(self._residency, self._reader, self.slots)
+        return grants, CompiledTickets(native, grants, self._residency, lanes, self.slots, places)
 
     @property
     def reader(self) -> ExpertReader:
@@ -85,7 +92,7 @@ class SlotPool:
     @property
     def ticket_count(self) -> int:
         """Slots reserved for records that a forecast named."""
-        return len(self._tickets)
+        return len(self._tickets.slots)
 
     @property
     def lent_count(self) -> int:
@@ -129,7 +136,7 @@ class SlotPool:
             PoolError: An id or layer is out of range, or more slots are needed than others leave.
             ExpertReadError: The reader is closed.
         """
-        if self._compiled is not None and not (self._batches or self._tickets or self._reader.closed):
+        if self._compiled is not None and not (self._batches or self._reader.closed):
             lease = self._request_compiled(self._compiled, layer, experts, threads)
             if lease is not None:
                 return lease
@@ -137,7 +144,7 @@ class SlotPool:
         keys = self._keys(layer, ids.reshape(-1).tolist())
         distinct = list(dict.fromkeys(keys))
         self._settle_finished()
-        self._redeem(distinct)
+        self._redeem(layer, ids)
         self._finish_cancelled(distinct)
         if self._residency.lacks(distinct, self._reading_slot):
             self.drop_tickets()
@@ -161,9 +168,9 @@ class SlotPool:
     def _request_compiled(
         self, compiled: CompiledGrants, layer: int, experts: Sequence[int] | Slots, threads: int
     ) -> PoolLease | None:
-        """As `request`, when no read and no ticket is under way; None, with nothing done, when it must be refused."""
+        """As `request`; None, with nothing granted, when one of them is on its way or the request must be refused."""
         ids = as_ids(experts)
-        if ids is None:
+        if ids is None or self._redeem(layer, ids):
             return None
         held = np.zeros(ids.size + 1, np.int32)
         try:
@@ -186,9 +193,7 @@ class SlotPool:
         return lease
 
     def _record(self, key: int, slot: int) -> Record:
-        """What to read to bring a record into a slot, its scales to be checked the first time."""
-        layer, expert = divmod(key, self.layout.expert_count)
-        return Record(layer, expert, slot, not self._residency.marks[key] & CHECKED)
+        return record_to_read(self._residency, self.layout, key, slot)
 
     def read_ahead(self, layer: int, experts: Iterable[int], limits: AheadLimits) -> int:
         """Reserve slots for experts that a forecast names and start reading them, while the limits allow it.
@@ -207,82 +212,77 @@ class SlotPool:
             PoolError: An id or layer is out of range.
             ExpertReadError: The reader is closed.
         """
-        keys = self._keys(layer, list(experts))
+        first = self._keys(layer, [0])[0]
+        distinct = list(dict.fromkeys(key - first for key in self._keys(layer, list(experts))))
         self._settle_finished()
-        missing: list[int] = []
-        for key in keys:
-            if (slot := self._residency.slot_of[key]) != UNMAPPED:
-                self._residency.clock.touch(slot)
-            elif key not in self._reading and key not in self._tickets:
-                missing.append(key)
-        in_flight = sum(loading.ahead for loading in self._batches)
-        room = min(
-            limits.reserved - len(self._tickets), limits.in_flight - in_flight, self._residency.idle - limits.spare
+        self._reader.refuse_when_closed()
+        return self._tickets.read_ahead(layer, distinct, self._asked(layer), limits)
+
+    def foresee(
+        self,
+        layer: int,
+        logits: Logits,
+        confidence: RankConfidence,
+        *,
+        least: float,
+        issue_limit: int,
+        limits: AheadLimits,
+    ) -> tuple[Ids, int]:
+        """Read ahead, as `read_ahead` does, the experts at those ranks of a forecast that are believed.
+
+        Args:
+            layer: The layer it is for.
+            logits: Its forecast router logits, [rows, experts], contiguous.
+            confidence: How far this kind of forecast is believed.
+            least: How often a rank must have been right.
+            issue_limit: Most experts looked at.
+            limits: What may be taken.
+
+        Returns:
+            The experts by rank, [rows, ranks], to learn from, and how many reads were issued.
+
+        Raises:
+            PoolError: The layer is out of range.
+            ExpertReadError: The reader is closed.
+        """
+        self._keys(layer, ())
+        if self._batches:
+            self._settle_finished()
+        self._reader.refuse_when_closed()
+        return self._tickets.foresee(
+            layer, logits, confidence, self._asked(layer), least=least, issue_limit=issue_limit, limits=limits
         )
-        issued = missing[: max(0, room)]
-        for key in issued:
-            self._reserve(key)
-        return len(issued)
 
-    def _reserve(self, key: int) -> None:
-        slot = self._residency.take_slot()
-        record = self._record(key, slot)
-        self._residency.hold(slot)  # the ticket's
-        try:
-            loading = Loading(
-                batch=self._reader.prepare([record], self.slots), keys=(key,), from_ticket=True, ahead=True
-            )
-        except BaseException:
-            self._residency.let_go(slot)
-            raise
-        self._residency.hold(slot)  # the read's
-        self._batches.append(loading)
-        self._tickets[key] = loading
-        self._totals["ahead_records"] += 1
-        self._reader.submit_ahead(loading.batch)
+    def _asked(self, layer: int) -> list[int]:
+        """The experts of a layer that are on their way for somebody."""
+        first = layer * self.layout.expert_count
+        last = first + self.layout.expert_count
+        return [key - first for key in self._reading if first <= key < last]
 
-    def _redeem(self, keys: Iterable[int]) -> None:
-        """Turn the tickets of these records into residents, reads to wait for, or free slots."""
-        for key in keys if self._tickets else ():
-            loading = self._tickets.pop(key, None)
-            if loading is None:
-                continue
-            batch, slot = loading.batch, loading.slots[0]
-            if batch.retract():
-                self._totals["ahead_retracted"] += 1
-                self._settle(loading)
-            elif not batch.done.is_set():
-                loading.ahead = False
-                self._reading[key] = loading
-                self._reading_slot[key] = slot
-                self._totals["ahead_joined"] += 1
-                self._reader.submit(batch)
-            else:
-                self._settle(loading)
-                if not batch.errors:
-                    self._residency.publish(key, slot)
-                    self._totals["ahead_used"] += 1
-            self._residency.let_go(slot)
+    def requested(self, layer: int, chosen: npt.NDArray[np.integer], forecasts: Sequence[Forecast]) -> None:
+        """Drop the tickets of all layers up to one, whose requests have been made, and learn from what it asked for.
 
-    def expire(self, layer: int) -> None:
-        """Drop the tickets of all layers up to this one: their requests have been made."""
-        last = (layer + 1) * self.layout.expert_count
-        self._drop([key for key in self._tickets if key < last])
+        Args:
+            layer: The layer.
+            chosen: Its experts, for every row, [rows, top].
+            forecasts: What was forecast of it.
+        """
+        self._tickets.requested(layer, chosen, forecasts)
+
+    def _redeem(self, layer: int, experts: Sequence[int] | Slots) -> bool:
+        """Redeem the tickets of what is asked for; say whether any record is on its way."""
+        joined = self._tickets.redeem(layer, experts)
+        for key, slot, batch in joined:
+            loading = Loading(batch=batch, keys=(key,), from_ticket=True)
+            self._batches.append(loading)
+            self._reading[key] = loading
+            self._reading_slot[key] = slot
+            self._reader.submit(batch)
+        return bool(joined)
 
     def drop_tickets(self) -> None:
         """Give up everything that is read ahead, complete or not. Nothing waits here."""
-        self._drop(list(self._tickets))
-
-    def _drop(self, keys: Iterable[int]) -> None:
-        for key in keys:
-            loading = self._tickets.pop(key)
-            loading.wanted = False
-            if loading.settled:
-                self._totals["wasted_bytes"] += loading.batch.bytes_read
-            else:
-                loading.batch.cancel()
-            self._totals["ahead_wasted"] += 1
-            self._residency.let_go(loading.slots[0])
+        self._tickets.drop()
 
     def hold_layer(self, layer: int) -> PoolLease | None:
         """Hold every expert of a layer if all are resident, counting nothing; else return None.
@@ -361,7 +361,7 @@ class SlotPool:
         residency = self._residency
         possible = residency.idle and (residency.counts[Count.FREE] or evicting)
         resident = residency.slot_of[key] != UNMAPPED
-        if not possible or resident or key in self._reading or key in self._tickets:
+        if not possible or resident or key in self._reading or key in self._tickets.slots:
             return slot
         other = residency.take_slot()
         residency.hold(other)
@@ -438,6 +438,7 @@ class SlotPool:
         return loading
 
     def _settle_finished(self) -> None:
+        self._tickets.settle()
         for loading in [loading for loading in self._batches if loading.batch.done.is_set()]:
             self._settle(loading)
 
@@ -449,22 +450,19 @@ class SlotPool:
         self._batches.remove(loading)
         batch = loading.batch
         for index, (key, record) in enumerate(zip(loading.keys, batch.records, strict=True)):
-            if not loading.ahead:
-                del self._reading[key], self._reading_slot[key]
-                if index not in batch.errors:
-                    self._residency.publish(key, record.slot)
+            del self._reading[key], self._reading_slot[key]
+            if index not in batch.errors:
+                self._residency.publish(key, record.slot)
             self._residency.let_go(record.slot)
         self._totals["bytes_read"] += batch.bytes_read
         self._totals["read_s"] += batch.read_s
-        if not batch.cancelled or not loading.ahead:
-            self._totals["failed_records"] += len(batch.errors)
-        if not loading.wanted:
-            self._totals["wasted_bytes"] += batch.bytes_read
+        self._totals["failed_records"] += len(batch.errors)
         if loading.from_ticket:
             self._totals["ahead_bytes"] += batch.bytes_read
 
     def _finish_abandoned(self) -> None:
         """Wait for reads that only their own lanes still hold; they were cancelled, so this is short."""
+        self._tickets.finish_dropped()
         for loading in list(self._batches):
             if all(self._residency.holds[slot] == 1 for slot in loading.slots):
                 loading.batch.done.wait()
@@ -514,21 +512,23 @@ class SlotPool:
                 "slots are lent"
             )
         self.drop_tickets()
+        self._tickets.finish_dropped()
         for loading in list(self._batches):
             loading.batch.done.wait()
             self._settle(loading)
         if slot_count == self.slot_count:
             return
-        self._compiled = None  # it holds on to the arrays
+        self._tickets.end()
+        self._compiled, self._tickets = None, Tickets(self._residency, self._reader, self.slots)  # arrays may go
         if slot_count > self.slot_count:
             self.slots.grow(slot_count)
             self._residency.grow(slot_count)
         else:
             self._residency.start_over(slot_count)
-            del self.slots  # the old arrays go before the new ones are made
+            del self.slots, self._tickets  # the old arrays go before the new ones are made
             drop_buffer_cache()
             self.slots = SlotArrays(self.layout, slot_count, self._reader.memory)
-        self._compiled = self._compile()
+        self._compiled, self._tickets = self._open_books()
 
     def forget(self) -> None:
         """Unmap every record nobody holds, so that it is read again when asked for."""
@@ -550,8 +550,8 @@ class SlotPool:
             free=self._residency.free,
             reading_slot=self._reading_slot,
             leased=[slot for lease in self._leases for slot in lease.held_slots],
-            being_read=[slot for loading in self._batches for slot in loading.slots],
-            tickets={key: loading.slots[0] for key, loading in self._tickets.items()},
+            being_read=[slot for loading in self._batches for slot in loading.slots] + self._tickets.being_read,
+            tickets=self._tickets.slots,
             lent=self._lent,
         )
         if found is not None:

@@ -125,6 +125,11 @@ class ExpertReader:
         return self._compiled is not None
 
     @property
+    def compiled_lanes(self) -> CompiledLanes | None:
+        """The compiled lanes, if they read."""
+        return self._compiled
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
@@ -137,7 +142,7 @@ class ExpertReader:
         """
         if self._compiled is None:
             return self.plan(records, arrays)
-        self._refuse_when_closed()
+        self.refuse_when_closed()
         return self._compiled.prepare(records, arrays)
 
     def plan(self, records: Sequence[Record], arrays: SlotArrays) -> ReadBatch:
@@ -146,11 +151,16 @@ class ExpertReader:
         Raises:
             ExpertReadError: The reader is closed.
         """
-        self._refuse_when_closed()
+        self.refuse_when_closed()
         jobs = _jobs_of(_segments(self.source, records))
         return ReadBatch(records, arrays, self.source, jobs)
 
-    def _refuse_when_closed(self) -> None:
+    def refuse_when_closed(self) -> None:
+        """Do nothing while the reader is open.
+
+        Raises:
+            ExpertReadError: It is closed.
+        """
         if self._closed:
             raise ExpertReadError("the expert reader is closed; load the model again")
 

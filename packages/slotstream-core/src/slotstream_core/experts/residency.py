@@ -44,9 +44,20 @@ class Count(IntEnum):
     BYTES_READ = 8
     READ_NS = 9
     WAIT_NS = 10
+    AHEAD_RECORDS = 11
+    AHEAD_USED = 12
+    AHEAD_JOINED = 13
+    AHEAD_RETRACTED = 14
+    AHEAD_WASTED = 15
+    AHEAD_BYTES = 16
+    WASTED_BYTES = 17
+    FAILED_RECORDS = 18
 
 
-COUNTED = (Count.REQUESTS, Count.HITS, Count.MISSES, Count.EVICTIONS, Count.WARM_USED, Count.BYTES_READ)
+COUNTED = (
+    *(Count.REQUESTS, Count.HITS, Count.MISSES, Count.EVICTIONS, Count.WARM_USED, Count.BYTES_READ),
+    *(count for count in Count if count >= Count.AHEAD_RECORDS),
+)
 """Totals of `ExpertStats` that the residency counts."""
 
 
@@ -264,13 +275,16 @@ class CompiledGrants:
         residency: Whose arrays are used. They must not change their length while this object exists.
         source: Where records lie; where it says how, small ones are read by the call itself.
         arrays: The slots.
+
+    Attributes:
+        handle: The bookkeeping for other functions of the module.
     """
 
     def __init__(self, native: ModuleType, residency: Residency, source: ExpertSource, arrays: SlotArrays) -> None:
         self._native = native
         self._room = np.empty(0, np.int32)
         readable = arrays.memory.direct and source.alignment == 1 and source.native_read == 0
-        self._handle = native.residency(
+        self.handle = native.residency(
             residency.slot_of,
             residency.marks,
             residency.uses,
@@ -300,11 +314,11 @@ class CompiledGrants:
         if len(self._room) < 2 * ids.size:
             self._room = np.empty(2 * ids.size, np.int32)
         slots = np.empty(ids.shape, np.int32)
-        absent: int = self._native.grant(self._handle, threads, layer, ids, slots, held, self._room)
+        absent: int = self._native.grant(self.handle, threads, layer, ids, slots, held, self._room)
         if absent < 0:
             return None
         return slots, self._room[: 2 * absent].tolist() if absent else []
 
     def let_go(self, held: Slots) -> None:
         """Undo the holds that `grant` noted. A second call does nothing."""
-        self._native.let_go(self._handle, held)
+        self._native.let_go(self.handle, held)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.errors import StateError
+from slotstream_core.experts.confidence import Logits
 from slotstream_core.experts.stacks import Experts
 from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
+from slotstream_core.models.qwen4_exp.forecasting import TargetCorrection
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
-from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
+from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, Shown
 from slotstream_core.models.qwen4_exp.parts import layer_parts
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.rotary import Angles
@@ -71,6 +74,16 @@ class DecoderLayer:
     def router_logits(self, x: mx.array) -> mx.array:
         """The router's logits for rows of `expert_input`, float32 [T, experts]."""
         return self.experts.router_logits(x)
+
+    def forecast_at_once(self, correction: TargetCorrection | None) -> Callable[[Shown], Logits] | None:
+        """Return what forecasts this layer's router at once: logits [T, experts] from streams [T, streams, hidden].
+
+        None where layers are not computed `at_once`.
+
+        Args:
+            correction: Applied to every forecast.
+        """
+        return None
 
     def __call__(
         self,

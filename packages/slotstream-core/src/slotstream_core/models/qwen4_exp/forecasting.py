@@ -15,7 +15,7 @@ before says much about them. Elsewhere a forecast is read back together with its
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -25,7 +25,10 @@ import numpy.typing as npt
 
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.corrections import Correction
-from slotstream_core.experts.lookahead import Logits, Lookahead
+from slotstream_core.errors import StateError
+from slotstream_core.experts.confidence import Logits
+from slotstream_core.experts.lookahead import Lookahead
+from slotstream_core.models.qwen4_exp.moe import Shown
 from slotstream_core.options import Tap
 
 
@@ -42,6 +45,9 @@ class TargetLayer(Protocol):
     def at_once(self) -> bool:
         """Whether both are computed when they return."""
 
+    def forecast_at_once(self, correction: TargetCorrection | None) -> Callable[[Shown], Logits] | None:
+        """What makes forecasts, corrected ones, where that is so."""
+
 
 class TargetCorrection:
     """One target's correction.
@@ -52,31 +58,39 @@ class TargetCorrection:
 
     def __init__(self, correction: Correction, index: int, backend: Backend) -> None:
         self.on_host = backend.kind == "cpu"
-        held = mx.float32 if self.on_host else mx.float16
-        self._a = mx.array(correction.a[index]).astype(held)
-        self._b = mx.array(correction.b[index]).astype(held)
-        self._mu = mx.array(correction.mu[index])
-        self._delta = mx.array(correction.delta[index])
-        mx.eval(self._a, self._b, self._mu, self._delta)
+        self._arrays: list[mx.array] = []
+        self._factors: list[Logits] = []
+        a, b, mu, delta = (array[index] for array in (correction.a, correction.b, correction.mu, correction.delta))
         if self.on_host:
-            self._factors = [np.asarray(array) for array in (self._a, self._b, self._mu, self._delta)]
+            self._factors = [np.ascontiguousarray(array).astype(np.float32) for array in (a.T, b.T, mu, delta)]
+        else:
+            self._arrays = [mx.array(array) for array in (a, b, mu, delta)]
+            mx.eval(self._arrays)
 
     @property
     def byte_count(self) -> int:
         """Bytes held."""
-        return int(self._a.nbytes + self._b.nbytes + self._mu.nbytes + self._delta.nbytes)
+        return sum(array.nbytes for array in self._arrays) + sum(array.nbytes for array in self._factors)
+
+    @property
+    def host_factors(self) -> tuple[Logits, Logits, Logits, Logits]:
+        """The factors [rank, hidden] and [experts, rank], mu [hidden] and delta [experts]; only where `on_host`."""
+        a, b, mu, delta = self._factors
+        return a, b, mu, delta
 
     def apply(self, mixed: mx.array, logits: mx.array) -> mx.array:
-        """Correct logits [T, experts] that were made from ``mixed`` [T, hidden]."""
-        centred = (mixed.astype(mx.float32) - self._mu).astype(mx.float16).astype(mx.float32)
-        inner = centred @ self._a.astype(mx.float32)
-        return logits + inner @ self._b.astype(mx.float32) + self._delta
+        """Correct logits [T, experts] that were made from ``mixed`` [T, hidden]; not where `on_host`."""
+        a, b, mu, delta = self._arrays
+        centred = (mixed.astype(mx.float32) - mu).astype(mx.float16).astype(mx.float32)
+        inner = centred @ a.astype(mx.float32)
+        return logits + inner @ b.astype(mx.float32) + delta
 
     def apply_on_host(self, mixed: Logits, logits: Logits) -> Logits:
         """As `apply`, on the host; only where `on_host`."""
         a, b, mu, delta = self._factors
-        corrected: Logits = logits + (mixed - mu).astype(np.float16).astype(np.float32) @ a @ b + delta
-        return corrected
+        centred = (mixed - mu).astype(np.float16).astype(np.float32)
+        moved: Logits = np.matmul(np.matmul(centred, a.T), b.T)
+        return logits + moved + delta
 
 
 class Forecaster:
@@ -115,6 +129,13 @@ class Forecaster:
         self._corrections: list[TargetCorrection] = []
         if correction is not None and self.tap == "attention":
             self._corrections = [TargetCorrection(correction, index, backend) for index in range(len(layers) - 1)]
+        # what is forecast within the target's own layer is not corrected: the correction was fitted one layer before
+        self._own = [layer.forecast_at_once(None) for layer in layers]
+        corrections = [None, *self._corrections] if self._corrections else [None] * len(layers)
+        self._before = [
+            layer.forecast_at_once(found) if found is not None else own
+            for layer, found, own in zip(layers, corrections, self._own, strict=True)
+        ]
 
     @property
     def corrected(self) -> bool:
@@ -152,10 +173,18 @@ class Forecaster:
         correction = self._corrections[target - 1]
         return [logits, mixed] if correction.on_host else [correction.apply(mixed, logits)]
 
-    def own_logits(self, layer: int, streams: mx.array) -> Logits:
-        """The uncorrected forecast of a layer from the streams that enter it, float32 [T, experts]."""
-        found = self._layers[layer]
-        return np.asarray(found.router_logits(found.expert_input(streams)))
+    def logits_at_once(self, target: int, streams: Shown, *, distance: int) -> Logits:
+        """The forecast of a layer, float32 [T, experts]; only where `at_once`.
+
+        Args:
+            target: The layer.
+            streams: [T, streams, hidden].
+            distance: 1 when they were taken at the tap, 0 when they enter the layer itself.
+        """
+        forecast = (self._before if distance else self._own)[target]
+        if forecast is None:
+            raise StateError(f"layer {target} is not computed at once; its forecast has to be evaluated")
+        return forecast(streams)
 
     def finish(self, target: int, evaluated: Sequence[mx.array]) -> Logits:
         """The forecast logits, float32 [T, experts], of what `forecast` returned, once it is evaluated."""
@@ -175,34 +204,34 @@ class ForecastPass:
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
         self._pending: list[mx.array] = []
-        self._streams: mx.array | None = None
+        self._streams: Shown | None = None
 
     def entering(self, layer: int, streams: mx.array) -> None:
         """See `PassWatch.entering`."""
         forecaster = self._forecaster
         if forecaster.at_once and layer in forecaster.renewed:
-            logits = forecaster.own_logits(layer, streams)
+            logits = forecaster.logits_at_once(layer, streams, distance=0)
             forecaster.lookahead.foresee(layer, logits, distance=0)
         if forecaster.tap == "boundary":
             self._take(layer, streams)
             if forecaster.at_once:
                 self._foresee(layer)
 
-    def attended(self, layer: int, streams: mx.array) -> None:
+    def attended(self, layer: int, streams: Shown) -> None:
         """See `PassWatch.attended`."""
         if self._forecaster.tap == "attention":
             self._take(layer, streams)
 
-    def _take(self, layer: int, streams: mx.array) -> None:
+    def _take(self, layer: int, streams: Shown) -> None:
         self._pending, self._streams = [], None
         if not self._forecaster.has_layer(layer + 1):
             return
         if self._forecaster.at_once:
             self._streams = streams
         else:
-            self._pending = self._forecaster.forecast(layer + 1, streams)
+            self._pending = self._forecaster.forecast(layer + 1, mx.array(streams))
 
-    def routing(self, layer: int, x: mx.array) -> None:
+    def routing(self, layer: int, x: Shown) -> None:
         """See `PassWatch.routing`."""
 
     def arrays(self) -> list[mx.array]:
@@ -218,8 +247,9 @@ class ForecastPass:
         """Read ahead for the next layer what the pending forecast names, once."""
         forecaster = self._forecaster
         if self._streams is not None:
-            self._pending, self._streams = forecaster.forecast(layer + 1, self._streams), None
-        if self._pending:
-            logits = forecaster.finish(layer + 1, self._pending)
-            self._pending = []
-            forecaster.lookahead.foresee(layer + 1, logits, distance=1)
+            logits, self._streams = forecaster.logits_at_once(layer + 1, self._streams, distance=1), None
+        elif self._pending:
+            logits, self._pending = forecaster.finish(layer + 1, self._pending), []
+        else:
+            return
+        forecaster.lookahead.foresee(layer + 1, logits, distance=1)

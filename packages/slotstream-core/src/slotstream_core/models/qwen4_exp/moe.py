@@ -11,7 +11,7 @@ import numpy.typing as npt
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.experts.stacks import ExpertArrays, Experts, Lease, QuantizedStack, Stack, Sweep
 from slotstream_core.models.qwen4_exp.gathering import LimitedProducts, compute_experts
-from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, HostMatrix, host_array, multiply_by_expert
+from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, Floats, HostMatrix, host_array, multiply_by_expert
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
 from slotstream_core.models.qwen4_exp.sweep import PassRows, sweep_layer
 
@@ -72,6 +72,10 @@ def pass_leases() -> Iterator[PassLeases]:
         leases.release()
 
 
+Shown = mx.array | Floats
+"""What a watch is shown: of MLX, or of NumPy where layers are computed at once."""
+
+
 class PassWatch(Protocol):
     """Who looks at a pass on its way: what forecasts the next layer's experts, or records what a forecast needs.
 
@@ -81,10 +85,10 @@ class PassWatch(Protocol):
     def entering(self, layer: int, streams: mx.array) -> None:
         """A layer begins, from these streams [T, streams, hidden]."""
 
-    def attended(self, layer: int, streams: mx.array) -> None:
-        """A layer's attention has joined the streams; its experts come next."""
+    def attended(self, layer: int, streams: Shown) -> None:
+        """A layer's attention has joined the streams, [T, streams, hidden]; its experts come next."""
 
-    def routing(self, layer: int, x: mx.array) -> None:
+    def routing(self, layer: int, x: Shown) -> None:
         """A layer's router reads these rows [T, hidden]."""
 
     def arrays(self) -> list[mx.array]:

@@ -111,7 +111,7 @@ class EagerHost:
         self.run_parts(lambda first, last: work(slice(first, last)), len(rows), values=rows.size)
 
 
-def rows_of(x: mx.array) -> Floats:
+def rows_of(x: mx.array | Floats) -> Floats:
     """``x`` [T, ...] evaluated and seen by numpy as [T, values], contiguous."""
     rows = np.asarray(x)
     if rows.ndim == 2 and rows.flags.c_contiguous:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -16,11 +17,13 @@ from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPos
 from slotstream_core.models.qwen4_exp.eager.attention import EagerAttention
 from slotstream_core.models.qwen4_exp.eager.delta import EagerGatedDelta, HostRecording
 from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
+from slotstream_core.models.qwen4_exp.eager.forecast import EagerForecast
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, rows_of
 from slotstream_core.models.qwen4_exp.eager.streams import EagerHyperConnection
+from slotstream_core.models.qwen4_exp.forecasting import TargetCorrection
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.host_products import Floats
-from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
+from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, Shown
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.state.sequence import LayerState
 
@@ -54,6 +57,7 @@ class EagerDecoderLayer(DecoderLayer):
         super().__init__(weights, prefix, config, kind=kind, layer=layer, experts=experts)
         self._host = weights.eager_host()
         self._top = config.num_experts_per_tok
+        self._expert_count = config.num_experts
         self._width = config.hc_count * config.hidden_size
         self._shape = (config.hc_count, config.hidden_size)
         self._compiled = self._describe()
@@ -75,6 +79,21 @@ class EagerDecoderLayer(DecoderLayer):
             return None
         delta = mixer.description() if isinstance(mixer, EagerGatedDelta) else None
         return _native.layer(first_reader, second_reader, inputs, output, delta, routed)
+
+    def forecast_at_once(self, correction: TargetCorrection | None) -> Callable[[Shown], Floats]:
+        """See `DecoderLayer.forecast_at_once`."""
+        compiled = None
+        if self._compiled is not None:
+            compiled = EagerForecast(self._compiled, self._host, self._expert_count, correction)
+
+        def forecast(streams: Shown) -> Floats:
+            if compiled is not None and len(streams) <= NATIVE_ROWS:
+                return compiled(rows_of(streams))
+            mixed = self.expert_input(mx.array(streams))
+            logits = np.asarray(self.router_logits(mixed))
+            return logits if correction is None else correction.apply_on_host(np.asarray(mixed), logits)
+
+        return forecast
 
     def __call__(
         self,
@@ -99,9 +118,8 @@ class EagerDecoderLayer(DecoderLayer):
             return super().__call__(streams, state, positions, leases, watch)
         rows = len(attended.x)
         if watch is not None:
-            watch.attended(self._layer, mx.array(attended.streams.reshape(rows, *self._shape)))
-            x = mx.array(attended.x)
-            watch.routing(self._layer, x)
+            watch.attended(self._layer, attended.streams.reshape(rows, *self._shape))
+            watch.routing(self._layer, attended.x)
         out = np.empty(attended.streams.shape, np.float32)
         if not experts.join_streams(self._compiled, attended, leases, watch, out):
             y = experts.mix_routed(mx.array(attended.x), mx.array(attended.ids), mx.array(attended.mix), leases, watch)
