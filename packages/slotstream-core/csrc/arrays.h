@@ -111,10 +111,19 @@ static inline void require(Call *call, int agrees, const char *what) {
     if (!call->failed && !agrees) fail(call, what);
 }
 
-/* A matrix by the address of its description, which its owner keeps valid. */
+/* The matrix described at an address, which its owner keeps valid; 0 with an error set when the products refuse it. */
+static inline int take_matrix(const char *caller, PyObject *address, const ss_matrix **matrix) {
+    long long place = PyLong_AsLongLong(address);
+    if (place == -1 && PyErr_Occurred()) return 0;
+    *matrix = (const ss_matrix *)(intptr_t)place;
+    if (ss_check_matrix(*matrix) == SS_OK) return 1;
+    PyErr_Format(PyExc_ValueError, "%s: a matrix is missing or was refused", caller);
+    return 0;
+}
+
 static inline const ss_matrix *matrix_of(Call *call, PyObject *object) {
-    const ss_matrix *matrix = (const ss_matrix *)(intptr_t)integer(call, object);
-    require(call, call->failed || ss_check_matrix(matrix) == SS_OK, "the matrix was refused");
+    const ss_matrix *matrix = NULL;
+    if (!call->failed && !take_matrix(call->name, object, &matrix)) call->failed = 1;
     return matrix;
 }
 

@@ -40,13 +40,8 @@ static int disagree(const char *what) {
     return 0;
 }
 
-/* A matrix by the address of its description; null with an error set when the products refuse it. */
-static const ss_matrix *described_matrix(long long address) {
-    const ss_matrix *matrix = (const ss_matrix *)(intptr_t)address;
-    if (ss_check_matrix(matrix) == SS_OK) return matrix;
-    PyErr_SetString(PyExc_ValueError, "layer: a matrix is missing or was refused");
-    return NULL;
-}
+/* A converter of PyArg_ParseTuple. */
+static int to_matrix(PyObject *address, void *matrix) { return take_matrix("layer", address, matrix); }
 
 static int is_tuple(PyObject *object, const char *what) {
     if (PyTuple_Check(object)) return 1;
@@ -55,19 +50,17 @@ static int is_tuple(PyObject *object, const char *what) {
 }
 
 static int describe_reader(Described *d, PyObject *from, ss_reader *reader) {
-    long long down, up, inject, streams;
+    long long streams;
     PyObject *weight;
     int64_t values = 0;
     if (!is_tuple(from, "a reader")) return 0;
-    if (!PyArg_ParseTuple(from, "LLLOLf", &down, &up, &inject, &weight, &streams, &reader->eps)) return 0;
+    if (!PyArg_ParseTuple(from, "O&O&O&OLf", to_matrix, &reader->down, to_matrix, &reader->up, to_matrix,
+                          &reader->inject, &weight, &streams, &reader->eps))
+        return 0;
     reader->weight = vector(d, weight, &values);
     if (reader->weight == NULL) return 0;
     if (streams < 1 || values < streams || values % streams)
         return disagree("the weights of a reader are not those of its streams");
-    reader->down = described_matrix(down);
-    if (reader->down) reader->up = described_matrix(up);
-    if (reader->up) reader->inject = described_matrix(inject);
-    if (!reader->inject) return 0;
     reader->count = streams;
     reader->hidden = values / streams;
     if (reader->down->columns != values || reader->up->rows != values || reader->up->columns != reader->down->rows ||
@@ -81,10 +74,7 @@ static int describe_maps(PyObject *from, int64_t columns, ss_maps *maps) {
     maps->count = PyTuple_Size(from);
     if (maps->count < 1 || maps->count > SS_MOST_MAPS) return disagree("one to four maps share an input");
     for (int64_t i = 0; i < maps->count; i++) {
-        long long address = PyLong_AsLongLong(PyTuple_GetItem(from, i));
-        if (address == -1 && PyErr_Occurred()) return 0;
-        maps->map[i] = described_matrix(address);
-        if (!maps->map[i]) return 0;
+        if (!to_matrix(PyTuple_GetItem(from, i), &maps->map[i])) return 0;
         if (maps->map[i]->columns != columns) return disagree("maps of one input differ in columns");
     }
     return 1;
@@ -132,18 +122,15 @@ static int describe_delta(Described *d, PyObject *from, ss_layer *layer) {
 }
 
 static int describe_experts(PyObject *from, int64_t hidden, ss_expert_layer *experts) {
-    long long router, down, gate, top, map[2], column[2];
+    long long top, map[2], column[2];
     int normalise;
     PyObject *shared;
     if (!is_tuple(from, "the part of the experts")) return 0;
-    if (!PyArg_ParseTuple(from, "LOLLLLLLLi", &router, &shared, &map[0], &column[0], &map[1], &column[1], &down, &gate,
-                          &top, &normalise))
+    if (!PyArg_ParseTuple(from, "O&OLLLLO&O&Li", to_matrix, &experts->router, &shared, &map[0], &column[0], &map[1],
+                          &column[1], to_matrix, &experts->shared_down, to_matrix, &experts->shared_gate, &top,
+                          &normalise))
         return 0;
     if (!describe_maps(shared, hidden, &experts->shared)) return 0;
-    experts->router = described_matrix(router);
-    if (experts->router) experts->shared_down = described_matrix(down);
-    if (experts->shared_down) experts->shared_gate = described_matrix(gate);
-    if (!experts->shared_gate) return 0;
     experts->top = top;
     experts->normalise = normalise;
     for (int i = 0; i < 2; i++) {
@@ -165,14 +152,8 @@ PyObject *ss_py_layer(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     Described *d = PyMem_Calloc(1, sizeof *d);
     if (d == NULL) return PyErr_NoMemory();
     ss_layer *layer = &d->layer;
-    long long output = 0;
     int right = describe_reader(d, args[0], &layer->first) && describe_reader(d, args[1], &layer->second) &&
-                describe_maps(args[2], layer->first.hidden, &layer->inputs);
-    if (right) {
-        output = PyLong_AsLongLong(args[3]);
-        right = !PyErr_Occurred();
-    }
-    if (right) right = (layer->output = described_matrix(output)) != NULL;
+                describe_maps(args[2], layer->first.hidden, &layer->inputs) && to_matrix(args[3], &layer->output);
     if (right)
         right = (layer->output->rows == layer->first.hidden && layer->second.hidden == layer->first.hidden &&
                  layer->second.count == layer->first.count) ||

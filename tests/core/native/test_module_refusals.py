@@ -84,11 +84,17 @@ def test_a_grant_whose_arrays_share_memory_is_refused() -> None:
 def test_a_matrix_or_a_pool_that_is_not_there_is_refused() -> None:
     x, out = np.ones((1, 32), np.float32), np.zeros((1, 4), np.float32)
     matrix, _ = random_matrix(np.random.default_rng(0), (4, 32), bits=4, group_size=32)
-    for pool, address, words in ((0, ctypes.addressof(matrix.structure), "no pool"), (1, 0, "refused")):
+    refused = "{}: a matrix is missing or was refused"
+    for pool, address, words in (
+        (0, ctypes.addressof(matrix.structure), "no pool"),
+        (1, 0, refused.format("multiply")),
+    ):
         with pytest.raises(ValueError, match=words):
             _native.multiply(pool, address, x, out)
-    with pytest.raises(ValueError, match="refused"):
+    with pytest.raises(ValueError, match=refused.format("is_narrow")):
         _native.is_narrow(0)
+    with pytest.raises(ValueError, match=refused.format("layer")):
+        _native.layer((0, 0, 0, x[0], 1, 1e-6), (), (), 0, None, ())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a reader is not a tuple"):
         _native.layer(None, None, (), 0, None, ())  # type: ignore[arg-type]
 
