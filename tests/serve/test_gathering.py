@@ -13,14 +13,18 @@ A_PICTURE_S = 1 / 60
 
 
 class Wire:
-    """Keeps what is written, and takes no more after `full`."""
+    """Keeps what is written, takes no more after `full`, and fails once on `broken`."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
         self.threads: list[int] = []
         self.stuck = 0
+        self.failed = False
 
     def write(self, events: Sequence[Text]) -> bool:
+        if not self.failed and any(event.text == "broken" for event in events):
+            self.failed = True
+            raise OSError("this text cannot be written")
         self.pieces.append("".join(event.text for event in events))
         self.threads.append(threading.get_ident())
         return "full" not in self.pieces[-1]
@@ -175,6 +179,32 @@ def test_a_connection_that_takes_no_more_is_left_to_the_event_loop() -> None:
         assert words(gatherer.take()) == ["late"]
 
     assert play(work).pieces == ["full"]
+
+
+def test_text_that_the_event_loop_fails_to_write_is_left_to_whoever_takes_over() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        failures: list[object] = []
+        loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        make_steady(loop, gatherer, wire)
+        say(gatherer, "a", "broken")
+        await loop.step(0.0)
+        await loop.step(LOOK_S)
+        assert (len(failures), wire.stuck) == (1, 1)
+        assert say(gatherer, "late") == [True]
+        await loop.step(2 * LOOK_S)
+        assert words(gatherer.take()) == ["a", "broken", "late"]
+
+    assert play(work).pieces == []
+
+
+def test_the_thread_that_speaks_meets_its_own_failure_to_write() -> None:
+    async def work(loop: SteppedLoop, wire: Wire, gatherer: TextGatherer) -> None:
+        gatherer.open()
+        with pytest.raises(OSError, match="cannot be written"):
+            say(gatherer, "broken")
+        assert gatherer.take() == []
+
+    assert play(work).pieces == []
 
 
 def test_nothing_is_sent_after_the_end() -> None:

@@ -106,11 +106,18 @@ class TextGatherer:
             now = self._clock()
             self._watched = self._open and now - self._last_s < LOOK_S
             if self._open and self._waiting and now >= self._due_s:
-                self._open = self._watched = self._write_all(now)
-                stuck = not self._open
-            else:
-                stuck = False
+                self._write_or_leave(now)
             if self._watched:
                 self._timer = self._loop.call_later(LOOK_S, self._look)
-        if stuck:
-            self._stuck()
+
+    def _write_or_leave(self, now: float) -> None:
+        """Write on the event loop, where nobody waits for a failure: whoever takes over meets it again, and the text."""
+        events, taken = self._waiting, False
+        try:
+            taken = self._write_all(now)
+            events = []
+        finally:
+            self._waiting = events
+            self._open = self._watched = taken
+            if not taken:
+                self._stuck()

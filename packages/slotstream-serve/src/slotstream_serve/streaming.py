@@ -132,8 +132,8 @@ class ReplyStream(Response):
         """Return what sends text on the thread that made it, without waking the event loop for every token."""
 
         def write(events: Sequence[ReplyEvent]) -> bool:
-            self._watch(events)
             piece = self._piece(events)
+            self._watch(events)
             if not piece:
                 return True
             silence.broken()
