@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from slotstream_serve.dialects.catalog import all_dialects
+from slotstream_serve.errors import Failure
 from slotstream_serve.exchange import header_text
-from slotstream_serve.limits import headers_too_large
+from slotstream_serve.limits import VALUE_MARKS, headers_too_large
 from slotstream_serve.settings import Limits
 from slotstream_serve.testing import ScriptedEngine
 from tests.serve.conftest import LiveServer, live_server, read_response, wait_until
@@ -148,6 +149,30 @@ def test_a_hostile_field_is_ignored_or_refused_in_every_dialect(live: LiveServer
         response = client.post(path, content=content, headers=headers)
     assert response.status_code in (200, 400)
     assert "x-evil" not in response.headers
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("item", [b"[]", b'{"a":0}', b'"ab"', b"0", b"[" * 100 + b"]" * 100])
+def test_more_values_than_a_body_may_have_are_refused_in_every_dialects_shape(
+    live: LiveServer, name: str, item: bytes
+) -> None:
+    (dialect,) = [known for known in all_dialects() if known.name == name]
+    path, _, headers = REQUESTS[name]
+    marks = 1 + sum(map(item.count, VALUE_MARKS))
+    content = placed(name, b'"x": [' + b",".join([item] * (510_000 // marks)) + b"]")
+    with live.client() as client:
+        response = client.post(path, content=content, headers=headers)
+    message = "request body has more than 500,000 values and names; send less input"
+    assert response.status_code == 413
+    assert response.json() == dialect.error_body(Failure(code="payload_too_large", message=message))
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_text_may_hold_as_many_marks_as_it_likes(live: LiveServer, name: str) -> None:
+    path, _, headers = REQUESTS[name]
+    content = placed(name, b'"x": "' + b",[{:" * 200_000 + b'"')
+    with live.client() as client:
+        assert client.post(path, content=content, headers=headers).status_code in (200, 400)
 
 
 SCHEMAS: dict[str, Any] = {

@@ -1,11 +1,13 @@
 """Who may ask: hosts, origins, keys, and what the configuration allows."""
 
+import tracemalloc
+
 import pytest
 
 from slotstream_serve.errors import ConfigurationError, Refused
-from slotstream_serve.limits import check_host, check_origin, parse_json_object
+from slotstream_serve.limits import check_host, check_origin, has_more_values, parse_json_object
 from slotstream_serve.server import bind
-from slotstream_serve.settings import is_loopback
+from slotstream_serve.settings import Limits, is_loopback
 from slotstream_serve.shapes import canonical_path
 from slotstream_serve.testing import ScriptedEngine
 from tests.serve.conftest import ask, plain_app, serve_config
@@ -184,7 +186,40 @@ def test_a_target_has_one_path(target: str, path: str) -> None:
 
 def test_json_keeps_its_types_and_its_text() -> None:
     body = '\ufeff{"a": true, "b": 1, "c": 1.0, "d": null, "e": "\\ud83d\\ude00 \\udc00", "\\udfff": [["\\ud800x"]]}'
-    value = parse_json_object(body.encode())
+    value = parse_json_object(body.encode(), Limits())
     assert value == {"a": True, "b": 1, "c": 1.0, "d": None, "e": "\U0001f600 \ufffd", "\ufffd": [["\ufffdx"]]}
     assert type(value["b"]) is int
     assert type(value["c"]) is float
+
+
+@pytest.mark.parametrize(
+    ("body", "values"),
+    [
+        (b"[]", 1),
+        (b'{"a": [1, 2.5, {"b": null}]}', 7),
+        (b'{"a,:[{": "\\",,,\\\\", "b": "\\\\\\",,"}', 4),
+        (b'["' + b",[{:" * 100_000 + b'", "\\u005c"]', 2),
+        (b'["' + b"x" * (2**16 - 4) + b'", "[[[[[[[["]', 2),
+        (b"[" + b'"",' * 100_000 + b'""]', 100_001),
+    ],
+)
+def test_the_values_of_a_body_are_counted_without_what_stands_in_strings(body: bytes, values: int) -> None:
+    assert has_more_values(body, values - 1)
+    assert not has_more_values(body, values)
+
+
+@pytest.mark.parametrize(
+    "item", [b"[]", b"{}", b'{"a":0}', b"[" * 50 + b"]" * 50, b"[" * 1900, b'"ab"', b"1.5", b'"\\ud800"']
+)
+def test_a_body_of_small_values_costs_little_more_memory_than_it_has_bytes(item: bytes) -> None:
+    limits = Limits(body_values=2_000)
+    body = b'{"x":[' + b",".join([item] * (2_000_000 // len(item))) + b"]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match="more than 2,000 values and names") as refusal:
+            parse_json_object(body, limits)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert refusal.value.failure.http_status == 413
+    assert peak < 2.5 * len(body) + 4 * 2**20

@@ -56,10 +56,13 @@ class Exchange:
         """Return a request's JSON object.
 
         Raises:
-            Refused: It is too large or no JSON object.
+            Refused: It is too large, has too many values, or is no JSON object.
             ClientGone: The client left.
         """
-        return parse_json_object(await self._raw(request))
+        return await self._parsed(await self._raw(request))
+
+    async def _parsed(self, raw: bytes) -> JsonObject:
+        return await self._service.work(len(raw), parse_json_object, raw, self._service.config.limits)
 
     async def _raw(self, request: Request) -> bytes:
         return await read_body(request.receive, request.headers.get("content-length"), self._service.config.limits)
@@ -89,7 +92,7 @@ class Exchange:
         notes: RequestNotes = request.scope[NOTES]
         raw = await self._raw(request)
         accepted_s = time.monotonic()
-        body = await self._service.work(len(raw), parse_json_object, raw)
+        body = await self._parsed(raw)
         context = self._context(request, self._service.config.model)
         parsed = await self._service.work(len(raw), dialect.parse, body, context)
         headers = self._ignored(dialect, parsed)
@@ -103,7 +106,7 @@ class Exchange:
 
     async def _count(self, dialect: Dialect, counter: CountsTokens, request: Request) -> Response:
         raw = await self._raw(request)
-        body = await self._service.work(len(raw), parse_json_object, raw)
+        body = await self._parsed(raw)
         context = self._context(request, self._service.config.model)
         parsed = await self._service.work(len(raw), counter.parse_count, body, context)
         headers = self._ignored(dialect, parsed)

@@ -111,7 +111,7 @@ class TextGatherer:
                 self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _write_or_leave(self, now: float) -> None:
-        """Write on the event loop, where nobody waits for a failure: whoever takes over meets it again, and the text."""
+        """Write on the event loop, where nobody waits for a failure; whoever takes over meets it again."""
         events, taken = self._waiting, False
         try:
             taken = self._write_all(now)

@@ -19,6 +19,10 @@ from slotstream_serve.settings import Limits, ServeConfig
 LOOPBACK_ORIGIN_HOSTS = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "::1"})
 LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 """Names that no public name server answers for, so no web page can be served from them."""
+VALUE_MARKS = (b",", b":", b"[", b"{")
+"""Outside strings, each stands before one value or name, or opens an empty list or object."""
+COUNTED_AT_ONCE = 64 * 2**10
+"""Bytes that are split into strings and the rest between them, which takes many times their size."""
 SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -148,12 +152,15 @@ async def read_body(receive: Receive, content_length: str | None, limits: Limits
     return b"".join(pieces)
 
 
-def parse_json_object(body: bytes) -> JsonObject:
+def parse_json_object(body: bytes, limits: Limits) -> JsonObject:
     """Return the JSON object of a body.  Lone surrogates, which no tokenizer takes, become U+FFFD.
 
     Raises:
-        Refused: It is not JSON, or not an object.
+        Refused: It has too many values, which take up to forty times their text, is not JSON, or not an object.
     """
+    if has_more_values(body, limits.body_values):
+        message = f"request body has more than {limits.body_values:,} values and names; send less input"
+        raise Refused(Failure(code="payload_too_large", message=message))
     try:
         text = body.decode("utf-8-sig")
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -165,6 +172,24 @@ def parse_json_object(body: bytes) -> JsonObject:
         value = _without_surrogates(value)
     found: JsonObject = value
     return found
+
+
+def has_more_values(body: bytes, most: int) -> bool:
+    """Return whether a body, if it is JSON, has more than `most` values and names, without making any of them.
+
+    Text costs little: marks inside strings count only until the strings are looked for.
+    """
+    if len(body) <= most or sum(map(body.count, VALUE_MARKS)) <= most:
+        return False
+    text = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is left of a string has no quote inside
+    count, inside = 0, 0
+    for start in range(0, len(text), COUNTED_AT_ONCE):
+        pieces = text[start : start + COUNTED_AT_ONCE].split(b'"')
+        count += sum(map(b" ".join(pieces[inside::2]).count, VALUE_MARKS))
+        if count > most:
+            return True
+        inside = (inside + len(pieces) - 1) % 2
+    return False
 
 
 def _without_surrogates(value: Any) -> Any:

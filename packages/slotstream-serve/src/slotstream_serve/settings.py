@@ -15,6 +15,7 @@ class Limits:
     Attributes:
         header_bytes: Request line and headers together; more is answered 431.
         body_bytes: Request body; more is answered 413.
+        body_values: Values and names in a body, which a parser makes objects of; more is answered 413.
         drain_bytes: How much of a body that is too large is read and thrown away, so that the answer arrives.
         drain_s: How long that may take.
         connections: Open connections; one more is answered 503.
@@ -27,6 +28,7 @@ class Limits:
 
     header_bytes: int = 64 * 2**10
     body_bytes: int = 32 * 2**20
+    body_values: int = 500_000
     drain_bytes: int = 256 * 2**20
     drain_s: float = 10.0
     connections: int = 32
