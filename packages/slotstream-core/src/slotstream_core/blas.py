@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MLX = "mlx.core"
+BLAS_VARIABLE = "SLOTSTREAM_BLAS"
+"""Checked where an engine's options are read: importing a package is no place for a refusal."""
 SYMBOL = "scipy_cblas_sgemm64_"
 """What NumPy's OpenBLAS calls its `cblas_sgemm` with 64-bit integers."""
 
@@ -80,7 +82,7 @@ def forward_blas(environment: Mapping[str, str], *, numpy_folder: Path | None, s
         numpy_folder: Where NumPy is installed, its libraries beside it.
         shim: The forwarding object.
     """
-    if environment.get("SLOTSTREAM_BLAS") == "0" or environment.get("SLOTSTREAM_NATIVE") == "0":
+    if environment.get(BLAS_VARIABLE) == "0" or environment.get("SLOTSTREAM_NATIVE") == "0":
         return BlasForwarding(library=None, reason="switched off by the environment")
     if sys.platform != "linux":
         return BlasForwarding(library=None, reason=f"not used on {sys.platform}")

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+from slotstream_core.blas import BLAS_VARIABLE
 from slotstream_core.errors import SettingError
 from slotstream_core.experts.probing import AccessSwitch
 from slotstream_core.experts.reading import ReadingOptions, RecordsSwitch
 from slotstream_core.experts.sweeping import GROUP_LIMIT, GROUP_RECORDS, SWEEPING, SweepOptions
 from slotstream_core.generation.draft_depth import DEPTH_LIMIT
+from slotstream_core.native.library import native_choice
 
 AheadSwitch = Literal["plan", "off"]
 Tap = Literal["boundary", "attention"]
@@ -67,9 +69,13 @@ class EngineOptions:
     def from_environment(environment: Mapping[str, str]) -> EngineOptions:
         """Read the documented variables; an unset one leaves the default.
 
+        Those that were read when MLX was imported, or are read when a library is loaded, are checked here too.
+
         Raises:
             SettingError: A variable has a value that cannot be used.
         """
+        native_choice(environment)
+        _choice(environment, BLAS_VARIABLE, {"0": "off", "1": "on"})
         lookahead = _choice(environment, LOOKAHEAD_VARIABLE, {"0": "off", "1": "plan"}) or "plan"
         tap = _choice(environment, TAP_VARIABLE, {"boundary": "boundary", "attention": "attention"})
         exact = _choice(environment, EXACT_VARIABLE, {"0": "0", "1": "1"})
