@@ -12,7 +12,7 @@ from slotstream_core.engine import load
 from slotstream_core.errors import PlanError
 from slotstream_core.events import Finished, GenerationEvent
 from slotstream_core.experts import StoredExperts
-from slotstream_core.generation.draft_depth import AdaptiveDepth, FixedDepth
+from slotstream_core.generation.draft_depth import FixedDepth, GatedDepth
 from slotstream_core.generation.sampling import GREEDY, SamplingParams
 from slotstream_core.options import EngineOptions
 from slotstream_core.testing import write_tiny_model
@@ -118,10 +118,11 @@ def test_on_drafts_at_a_fixed_depth_and_auto_as_deep_as_it_pays(drafting_model: 
     plans = {mtp: plan(geometry, Machine.simulated(ram_gb=16), replace(OFF, mtp=mtp)) for mtp in ("on", "auto")}
     fixed, adaptive = choose_depths(plans["on"], EngineOptions()), choose_depths(plans["auto"], EngineOptions())
     assert isinstance(fixed, FixedDepth)
-    assert fixed.choose(16) == 2
-    assert isinstance(adaptive, AdaptiveDepth)
+    assert fixed.limit == 2
+    assert isinstance(adaptive, GatedDepth)
     assert adaptive.limit == 4
-    deep = EngineOptions(draft_depth=16)
-    assert choose_depths(plans["on"], deep).choose(16) == 16
-    exact = EngineOptions(draft_depth=16, row_invariant=True)
-    assert choose_depths(plans["on"], exact).choose(16) == 6
+    deep, exact = EngineOptions(draft_depth=16), EngineOptions(draft_depth=16, row_invariant=True)
+    for options, limit in ((deep, 16), (exact, 6)):
+        for chosen in (choose_depths(plans[mtp], options) for mtp in ("on", "auto")):
+            assert isinstance(chosen, FixedDepth | GatedDepth)
+            assert chosen.limit == limit

@@ -1,7 +1,8 @@
 """Speculative decoding yields the tokens of plain decoding, whatever is drafted, and keeps its books."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.experts import StoredExperts
 from slotstream_core.experts.stats import Waited
 from slotstream_core.generation.decoding import Decoder, PlainDecoder, logits_row
-from slotstream_core.generation.draft_depth import DepthPolicy, FixedDepth, PassCost
+from slotstream_core.generation.draft_costs import PassCost
+from slotstream_core.generation.draft_depth import DepthPolicy, FixedDepth, Outcome
 from slotstream_core.generation.sampling import GREEDY, Sampler, SamplingParams
 from slotstream_core.generation.speculation import SpeculativeDecoder
-from slotstream_core.models.base import DraftingModel, Model
+from slotstream_core.models.base import DraftingModel, Guess, Model
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
 from slotstream_core.state.sequence import SequenceState
 from tests.core.qwen4_exp_models import open_drafting_model, open_model
@@ -51,31 +53,39 @@ class Scripted:
     def catch_up(self, state: SequenceState) -> int:
         return 0
 
-    def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
-        drafts = []
-        for place in range(state.length + 1 - len(PROMPT), state.length + 1 - len(PROMPT) + depth):
+    def guesses(self, state: SequenceState, token: int) -> Generator[Guess, None, None]:
+        for place in count(state.length + 1 - len(PROMPT)):
             true = self._continuation[place] if place < len(self._continuation) else 0
-            drafts.append(true if self._right[place % len(self._right)] == "y" else (true + 1) % 256)
-        return drafts
+            right = self._right[place % len(self._right)] == "y"
+            yield Guess(true if right else (true + 1) % 256, 0.9 if right else 0.2)
 
 
 class Sequenced:
-    """A policy that walks through a list of depths and remembers what it was told."""
+    """A policy that walks through lists of guesses and of how many are verified, and remembers what it was told."""
 
-    def __init__(self, *depths: int) -> None:
+    def __init__(self, *depths: int, unverified: int = 0) -> None:
         self._depths = depths
+        self._unverified = unverified
         self._next = 0
-        self.noted: list[tuple[PassCost, int]] = []
+        self._depth = 0
+        self.noted: list[tuple[PassCost, Outcome]] = []
 
     def begin(self) -> None:
         self._next = 0
 
-    def choose(self, most: int, *, waiting: int = 0) -> int:
+    def starts(self, most: int, *, waiting: int = 0) -> bool:
+        self._depth = self._depths[self._next % len(self._depths)]
         self._next += 1
-        return min(most, self._depths[(self._next - 1) % len(self._depths)])
+        return most > 0 and self._depth + self._unverified > 0
 
-    def note(self, cost: PassCost, accepted: int) -> None:
-        self.noted.append((cost, accepted))
+    def goes_on(self, confidences: Sequence[float]) -> bool:
+        return len(confidences) < self._depth + self._unverified
+
+    def verified(self, confidences: Sequence[float]) -> int:
+        return min(self._depth, len(confidences))
+
+    def note(self, cost: PassCost, outcome: Outcome) -> None:
+        self.noted.append((cost, outcome))
 
 
 def plain(model: Model, params: SamplingParams, tokens: int = TOKENS) -> list[int]:
@@ -173,5 +183,34 @@ def test_the_policy_hears_of_every_pass(model: Qwen4ExpModel) -> None:
     assert [sum(cost.depth == depth for cost, _ in policy.noted) for depth in range(3)] == list(
         decoder.counts.passes_by_depth
     )
-    assert sum(accepted for _, accepted in policy.noted) == decoder.counts.accepted
+    assert sum(outcome.right for _, outcome in policy.noted) == decoder.counts.accepted
     assert all(cost.time_s > 0 for cost, _ in policy.noted)
+    assert all(len(cost.guesses_s) == len(outcome.confidences) for cost, outcome in policy.noted)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_guesses_that_are_not_verified_change_nothing_and_are_judged_all_the_same(
+    model: Qwen4ExpModel, params: SamplingParams, depth: int
+) -> None:
+    expected, right = plain(model, params), "yyyn"
+    policy = Sequenced(depth, unverified=2)
+    tokens, decoder, _ = speculative(Scripted(model, expected, right), params, policy)
+    assert tokens == expected
+    assert decoder.counts.drafted == depth * decoder.counts.passes_by_depth[-1] + sum(
+        place * count for place, count in enumerate(decoder.counts.passes_by_depth[:-1])
+    )
+    place = 1
+    for cost, outcome in policy.noted:
+        marks = [right[(place + each) % len(right)] == "y" for each in range(len(outcome.confidences))]
+        known = marks[: cost.depth + 1]
+        hits = known.index(False) if False in known else len(known)
+        assert outcome.right == hits
+        assert outcome.judged == min(hits + (False in known), len(marks))
+        place += 1 + min(hits, cost.depth)
+
+
+def test_an_unverified_guess_makes_no_pass_longer(model: Qwen4ExpModel) -> None:
+    _, decoder, _ = speculative(Scripted(model, plain(model, GREEDY), "y"), GREEDY, Sequenced(0, unverified=3))
+    assert decoder.counts.drafted == 0
+    assert decoder.counts.passes_by_depth == (TOKENS - 1,)

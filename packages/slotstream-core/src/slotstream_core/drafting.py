@@ -12,11 +12,11 @@ from slotstream_core.experts.reading import ReadingOptions, choose_layout, open_
 from slotstream_core.experts.slot_memory import SlotMemory
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.generation.draft_depth import (
-    ADAPTIVE_LIMIT,
     DEFAULT_DEPTH,
-    AdaptiveDepth,
+    GATED_LIMIT,
     DepthPolicy,
     FixedDepth,
+    GatedDepth,
 )
 from slotstream_core.models.qwen4_exp.text import ROW_INVARIANT_ROWS
 from slotstream_core.options import EngineOptions
@@ -93,8 +93,8 @@ def open_draft_experts(
 def choose_depths(plan: MemoryPlan, options: EngineOptions) -> DepthPolicy:
     """Return what decides how many tokens to draft.
 
-    With ``--mtp on`` that is always `SLOTSTREAM_DRAFT_DEPTH`, 2 unless set; with ``auto`` as many as pay, up to that
-    number or 4.
+    With ``--mtp on`` that is always `SLOTSTREAM_DRAFT_DEPTH`, 2 unless set; with ``auto`` as many as are worth it,
+    up to that number or 4.
     """
     exact_limit = ROW_INVARIANT_ROWS - 1 if options.row_invariant else None
 
@@ -103,4 +103,4 @@ def choose_depths(plan: MemoryPlan, options: EngineOptions) -> DepthPolicy:
 
     if plan.request.mtp == "on":
         return FixedDepth(limited(options.draft_depth or DEFAULT_DEPTH))
-    return AdaptiveDepth(limited(options.draft_depth or ADAPTIVE_LIMIT))
+    return GatedDepth(limited(options.draft_depth or GATED_LIMIT))

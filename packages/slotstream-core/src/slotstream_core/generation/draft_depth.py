@@ -1,189 +1,193 @@
-"""How many tokens to draft before the next pass.
+"""Which tokens to guess, and how many of the guesses the next pass verifies.
 
-Drafting d tokens makes a pass of d + 1 rows and yields 1 + a1 + a1 a2 + ... tokens, where a_i is the share of i-th
-drafts accepted once those before them were. A pass of more rows takes longer, on the processor and, when experts
-stream, for the union of the experts its rows ask for. Which depth yields most tokens a second depends on the text, the
-machine and what the pool holds, so `AdaptiveDepth` measures both sides while it runs.
+Verifying d drafts makes a pass of d + 1 rows and yields 1 + a1 + a1 a2 + ... tokens, where a_i is the chance that the
+i-th draft is right once those before it were. A pass of more rows takes longer, on the processor and, when experts
+stream, for the union of the experts its rows ask for; guessing takes time as well. The probability that the draft head
+gives its own guess says a draft's chance far better than any average over a text, so `GatedDepth` decides guess by
+guess. Whether to guess at all it decides by what that brought lately.
 """
 
-import statistics
-from collections import deque
+import math
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Protocol
 
+from slotstream_core.generation.draft_costs import DraftCosts, PassCost
+
 DEFAULT_DEPTH: Final = 2
-ADAPTIVE_LIMIT: Final = 4
-"""Deepest that `AdaptiveDepth` goes unless asked for more."""
+GATED_LIMIT: Final = 4
+"""Deepest that `GatedDepth` goes unless asked for more."""
 
 DEPTH_LIMIT: Final = 16
 
-_SAMPLES: Final = 15
-"""Passes of a depth that its median time is taken of."""
+_FIRST_PLAIN: Final = 12
+"""Plain passes before the first guess: an engine's first passes find its pool empty, and say little about others."""
 
-_MEMORY: Final = 0.98
-"""What an accepted or refused draft still counts after the next one at its place."""
+_KNOWN_PLAIN: Final = 3
+_PLAIN_EVERY: Final = 32
+"""Plain passes whose times must be remembered, and after how many passes another one is made at the latest: by them
+everything else is judged, and the machine may have become faster or slower."""
 
-_FIRST_SAMPLES: Final = 3
-"""Passes of a depth before its time is believed."""
+_SHIFT_STEP: Final = 0.2
+_LASTING_STEP: Final = 0.05
+"""How far one guess that was right or wrong moves what is believed of a text, and of all texts."""
 
-_FIRST_PLAIN: Final = 24
-"""Plain passes before the first draft: an engine's first passes find its pool empty, and say little about others."""
+_NEXT_CONFIDENCE: Final = 0.95
+"""How sure the next guess is expected to be, next to the present one."""
 
-_LOOK_SHARE: Final = 0.0075
+_WORTH_MEMORY: Final = 0.95
+"""What a pass with guesses still counts for their worth after the next one."""
+
+_LASTING_MEMORY: Final = 0.95
+_OUTCOME_SHARE: Final = 0.25
+"""Part of a pass's worth that is taken of what came out; the rest is what was expected, which scatters less."""
+
+_BEGIN_PASSES: Final = 4.0
+_BEGIN_WORTH: Final = 0.2
+"""How many passes of which worth, in tokens, a reply begins with: at most that much, so that it is soon found out when
+a text is not worth guessing."""
+
+_LOOK_SHARE: Final = 0.005
 """Share of the time of decoding that looks may lose, with what they make the head take in."""
 
-_LOOK_EVERY: Final = 12
+_LOOK_EVERY: Final = 16
 _LOOK_AT_LEAST_EVERY: Final = 192
-"""Passes between two looks at another depth: the first look, and what doubling stops at while nothing changes."""
+"""Plain passes between two looks at guesses: the first look, and what doubling stops at while they bring nothing."""
 
-_FIRST_LOOK: Final = 3
-"""Plain passes of a reply before the first look: while few rows wait for the head, it is cheap."""
-
-_ROW_SHARE: Final = 0.02
+_TAKEN_IN_SHARE: Final = 0.02
 """Part of a plain pass that the head needs to take in a row, until that was measured."""
-
-_PLAIN_PASSES_A_LOOK: Final = 8
-"""While nothing is drafted, the depths are compared after every so many passes: that takes time too."""
-
-_SWITCH_GAIN: Final = 1.03
-"""A depth must be this much faster than the present one to take its place."""
-
-_PRIOR_ACCEPTANCE: Final = 0.6
-_PRIOR_TRIALS: Final = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassCost:
-    """What one pass took.
+class Outcome:
+    """What became of the guesses before a pass.
 
     Attributes:
-        depth: Drafts that it verified; 0 for a plain pass.
-        time_s: Drafting and verifying, from start to logits, without `caught_up_s`.
-        wait_s: Part of it spent waiting for expert records.
-        bytes_read: Bytes of expert records read in it, the draft head's included.
-        caught_up_rows: Rows of plain passes that the head had to take in before.
-        caught_up_s: How long that took: owed once for going back to drafts, not by every such pass.
-        usual: Whether later passes of the depth are going to be like it; if not, its time is not learnt from.
+        confidences: The head's own probability of each guess, verified or not.
+        right: How many, from the first on, were what was drawn.
+        judged: How many were compared with what was drawn: one more than were right, where there was one more.
     """
 
-    depth: int
-    time_s: float
-    wait_s: float = 0.0
-    bytes_read: int = 0
-    caught_up_rows: int = 0
-    caught_up_s: float = 0.0
-    usual: bool = True
+    confidences: tuple[float, ...] = ()
+    right: int = 0
+    judged: int = 0
 
 
 class DepthPolicy(Protocol):
-    """Chooses the depth of every pass.  One reply at a time."""
+    """Decides what is guessed before every pass.  One reply at a time.
+
+    Every decision rests on what is known before the pass, so none can favour a token.
+    """
 
     def begin(self) -> None:
         """A reply begins."""
 
-    def choose(self, most: int, *, waiting: int = 0) -> int:
-        """Return the number of tokens to draft, 0 to ``most``.
+    def starts(self, most: int, *, waiting: int = 0) -> bool:
+        """Return whether to guess before the next pass.
 
         Args:
             most: Tokens that may follow the next one.
-            waiting: Rows that the draft head has to take in before it drafts.
+            waiting: Rows that the draft head has to take in before it guesses.
         """
 
-    def note(self, cost: PassCost, accepted: int) -> None:
-        """Learn what the pass cost and how many of its drafts, from the first on, were accepted."""
+    def goes_on(self, confidences: Sequence[float]) -> bool:
+        """Return whether to make another guess after those of these probabilities, at least one."""
+
+    def verified(self, confidences: Sequence[float]) -> int:
+        """Return how many guesses, from the first on, the pass verifies."""
+
+    def note(self, cost: PassCost, outcome: Outcome) -> None:
+        """Learn what the pass cost and what became of the guesses."""
 
 
 class FixedDepth:
     """Always the same depth."""
 
     def __init__(self, depth: int) -> None:
-        self._depth = depth
+        self.limit = depth
 
     def begin(self) -> None:
         """See `DepthPolicy.begin`."""
 
-    def choose(self, most: int, *, waiting: int = 0) -> int:
-        """See `DepthPolicy.choose`."""
-        return min(self._depth, most)
+    def starts(self, most: int, *, waiting: int = 0) -> bool:
+        """See `DepthPolicy.starts`."""
+        return min(self.limit, most) > 0
 
-    def note(self, cost: PassCost, accepted: int) -> None:
+    def goes_on(self, confidences: Sequence[float]) -> bool:
+        """See `DepthPolicy.goes_on`."""
+        return len(confidences) < self.limit
+
+    def verified(self, confidences: Sequence[float]) -> int:
+        """See `DepthPolicy.verified`."""
+        return len(confidences)
+
+    def note(self, cost: PassCost, outcome: Outcome) -> None:
         """See `DepthPolicy.note`."""
 
 
-class Acceptance:
-    """Shares of drafts accepted, by place; recent drafts count most."""
+class Calibration:
+    """The chance of a guess from the head's probability of it: its log-odds and a shift that is learnt.
 
-    def __init__(self, limit: int) -> None:
-        self._accepted = [_PRIOR_ACCEPTANCE * _PRIOR_TRIALS] * limit
-        self._trials = [_PRIOR_TRIALS] * limit
+    The shift follows the text quickly; the next one begins with what held for all of them.
+    """
 
-    def note(self, depth: int, accepted: int) -> None:
-        """Learn that of ``depth`` drafts the first ``accepted`` were."""
-        for place in range(min(accepted + 1, depth)):
-            self._accepted[place] = self._accepted[place] * _MEMORY + (place < accepted)
-            self._trials[place] = self._trials[place] * _MEMORY + 1
+    def __init__(self) -> None:
+        self._shift = 0.0
+        self._lasting = 0.0
 
-    def soften(self) -> None:
-        """Believe what is known a little less: another text begins."""
-        for place, trials in enumerate(self._trials):
-            if trials > _PRIOR_TRIALS:
-                self._accepted[place] *= _PRIOR_TRIALS / trials
-                self._trials[place] = _PRIOR_TRIALS
+    def begin(self) -> None:
+        """Another text begins."""
+        self._shift = self._lasting
 
-    def tokens(self, depth: int) -> float:
-        """Tokens that a pass of this depth is expected to yield."""
-        expected, all_before = 1.0, 1.0
-        for place in range(depth):
-            all_before *= self._accepted[place] / self._trials[place]
-            expected += all_before
-        return expected
+    def chance(self, confidence: float) -> float:
+        """The chance that a guess is right, given that those before it are."""
+        bounded = min(max(confidence, 0.005), 0.995)
+        return 1 / (1 + (1 / bounded - 1) * math.exp(-self._shift))
+
+    def note(self, outcome: Outcome) -> None:
+        """Learn from the guesses that were compared with what was drawn."""
+        for place, confidence in enumerate(outcome.confidences[: outcome.judged]):
+            surprise = (place < outcome.right) - self.chance(confidence)
+            self._shift += _SHIFT_STEP * surprise
+            self._lasting += _LASTING_STEP * surprise
 
 
-class PassTimes:
-    """Expected time of a pass by depth: the median of its computing, and its bytes at the time a byte makes wait."""
+class Worth:
+    """What passes with guesses bring lately next to plain ones, in tokens a pass.
 
-    def __init__(self, limit: int) -> None:
-        self._computing: list[deque[float]] = [deque(maxlen=_SAMPLES) for _ in range(limit + 1)]
-        self._bytes: list[float] = [0.0] * (limit + 1)
-        self._wait_s = 0.0
-        self._waited_bytes = 0.0
+    What they brought and what they did are kept apart from the prices, which get better known meanwhile.
+    """
 
-    def note(self, cost: PassCost) -> None:
-        """Learn from one pass."""
-        known = len(self._computing[cost.depth])
-        self._computing[cost.depth].append(max(0.0, cost.time_s - cost.wait_s))
-        weight = 1 / min(known + 1, _SAMPLES)
-        self._bytes[cost.depth] += weight * (cost.bytes_read - self._bytes[cost.depth])
-        self._wait_s = self._wait_s * _MEMORY + cost.wait_s
-        self._waited_bytes = self._waited_bytes * _MEMORY + cost.bytes_read
+    def __init__(self) -> None:
+        self._lasting = _BEGIN_WORTH
+        self.begin()
 
-    def samples(self, depth: int) -> int:
-        """How many passes of a depth are remembered."""
-        return len(self._computing[depth])
+    def begin(self) -> None:
+        """Another text begins."""
+        self._passes = _BEGIN_PASSES
+        self._tokens = _BEGIN_PASSES * min(self._lasting, _BEGIN_WORTH)
+        self._rows = self._first_guesses = self._further_guesses = 0.0
 
-    def expected_s(self, depth: int) -> float | None:
-        """Seconds of a pass of this depth, measured or from its neighbours on a straight line; None when unknown."""
-        if self._computing[depth]:
-            return self._measured_s(depth)
-        known = [other for other, samples in enumerate(self._computing) if samples]
-        below = [other for other in known if other < depth]
-        above = [other for other in known if other > depth]
-        if below and above:
-            low, high = below[-1], above[0]
-        elif len(below) >= 2:
-            low, high = below[-2], below[-1]
-        else:
-            return None
-        start, end = self._measured_s(low), self._measured_s(high)
-        return start + max(0.0, end - start) * (depth - low) / (high - low)
+    def note(self, tokens: float, *, rows: int, guesses: int, costs: DraftCosts) -> None:
+        """Learn that a pass with so many ``guesses`` and added ``rows`` brought so many ``tokens`` more than one."""
+        self._passes = self._passes * _WORTH_MEMORY + 1
+        self._tokens = self._tokens * _WORTH_MEMORY + tokens
+        self._rows = self._rows * _WORTH_MEMORY + rows
+        self._first_guesses = self._first_guesses * _WORTH_MEMORY + 1
+        self._further_guesses = self._further_guesses * _WORTH_MEMORY + guesses - 1
+        self._lasting += (1 - _LASTING_MEMORY) * (self.expected(costs) - self._lasting)
 
-    def _measured_s(self, depth: int) -> float:
-        per_byte = self._wait_s / self._waited_bytes if self._waited_bytes else 0.0
-        return statistics.median(self._computing[depth]) + self._bytes[depth] * per_byte
+    def expected(self, costs: DraftCosts) -> float:
+        """What the next such pass is expected to bring."""
+        added_s = self._rows * costs.row_s
+        added_s += self._first_guesses * costs.guess_s(0) + self._further_guesses * costs.guess_s(1)
+        return (self._tokens - (added_s / costs.plain_s if added_s else 0.0)) / self._passes
 
 
 class LookBudget:
-    """What looks at other depths may cost: a share of the time of decoding, carried over from reply to reply.
+    """What looks at guesses may cost: a share of the time of decoding, carried over from reply to reply.
 
     The one look that oversteps it is the last one until the share has grown past what was spent.
     """
@@ -206,117 +210,104 @@ class LookBudget:
         return self._lost_s + seconds <= self._share * self._elapsed_s
 
 
-class AdaptiveDepth:
-    """Chooses the depth that yields most tokens a second by what was measured, 0 when drafting does not pay.
+class GatedDepth:
+    """Guesses while a guess is worth its time, and verifies the guesses that are worth their rows.
 
-    Now and then another depth is tried. What such looks lose against the best depth, and what the head must take in
-    for them, stays below a hundredth of the time of decoding, and they become rarer while they change nothing.
+    A token is worth a plain pass. A guess is verified when its chance is worth more than the row it adds, and followed
+    by another while that would be worth its guess and its row. When passes with guesses have brought less than plain
+    ones of late, none are made but for a look now and then; what looks lose stays within a budget, and they become
+    rarer while they bring nothing.
 
     Attributes:
-        limit: Deepest that it goes.
+        limit: Most guesses before a pass.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._acceptance = Acceptance(limit)
-        self._times = PassTimes(limit)
-        self._best = 0
+        self._costs = DraftCosts()
+        self._calibration = Calibration()
+        self._worth = Worth()
+        self._expected_worth = self._worth.expected(self._costs)
         self._budget = LookBudget(_LOOK_SHARE)
-        self._row_s: float | None = None
+        self._taken_in_s: float | None = None
+        self._first_plain = _FIRST_PLAIN
+        self._most = 0
+        self._looking = False
         self._since_look = 0
         self._interval = _LOOK_EVERY
-        self._look_up = True
-        self._look_plain = False
-        self._first_plain = _FIRST_PLAIN
-        self._trial: int | None = None
 
     def begin(self) -> None:
         """See `DepthPolicy.begin`."""
-        self._acceptance.soften()
-        self._settle()
-        self._interval = _LOOK_EVERY if self._best else _FIRST_LOOK
-        self._since_look = 0
+        self._calibration.begin()
+        self._worth.begin()
+        self._expected_worth = self._worth.expected(self._costs)
+        self._since_look, self._interval = 0, _LOOK_EVERY
 
-    def choose(self, most: int, *, waiting: int = 0) -> int:
-        """See `DepthPolicy.choose`."""
-        self._trial = None
-        first = min(DEFAULT_DEPTH, self.limit)
-        if self._first_plain:
-            return 0
-        if self._times.samples(first) < _FIRST_SAMPLES and first <= most:
-            return first
-        if self._since_look >= self._interval:
-            other = self._other_depth()
-            if other is not None and other <= most and self._budget.affords(self._expected_loss_s(other, waiting)):
-                self._trial = other
-                return other
-        return min(self._best, most)
-
-    def note(self, cost: PassCost, accepted: int) -> None:
-        """See `DepthPolicy.note`."""
-        best, tried = self._best, cost.depth == self._trial
-        pace = self._pace(best) if tried else None
-        self._acceptance.note(cost.depth, accepted)
-        if cost.usual:
-            self._times.note(cost)
-            self._first_plain = max(0, self._first_plain - 1)
-        self._budget.pass_time(cost.time_s + cost.caught_up_s)
-        if cost.caught_up_rows:
-            self._row_s = cost.caught_up_s / cost.caught_up_rows
-            self._budget.lose(cost.caught_up_s)
+    def starts(self, most: int, *, waiting: int = 0) -> bool:
+        """See `DepthPolicy.starts`."""
+        self._looking = False
+        self._most = min(most, self.limit)
+        costs = self._costs
+        if costs.plain_passes < _KNOWN_PLAIN or costs.since_plain >= _PLAIN_EVERY:
+            return False
+        if self._most < 1 or self._first_plain:
+            return False
+        if self._expected_worth > 0:
+            return True
         self._since_look += 1
-        if cost.depth or best or tried or self._since_look % _PLAIN_PASSES_A_LOOK == 0:
-            self._settle()
-        if tried:
-            self._look_ended(
-                0.0 if pace is None or not cost.usual else cost.time_s - (1 + accepted) / pace,
-                changed=self._best != best,
-            )
-        self._trial = None
+        if self._since_look >= self._interval:
+            self._looking = self._budget.affords(self._owed_s(waiting) - self._expected_worth * costs.plain_s)
+        return self._looking
 
-    def _look_ended(self, lost_s: float, *, changed: bool) -> None:
-        self._budget.lose(lost_s)
-        if lost_s < 0:  # it was worth it: look again at once
-            self._interval, self._look_up = _LOOK_EVERY, not self._look_up
-            self._since_look = _LOOK_EVERY
+    def goes_on(self, confidences: Sequence[float]) -> bool:
+        """See `DepthPolicy.goes_on`."""
+        made = len(confidences)
+        if made >= self._most:
+            return False
+        costs = self._costs
+        chance = self._chances(confidences)[-1] * self._calibration.chance(confidences[-1]) * _NEXT_CONFIDENCE
+        return chance * costs.plain_s > costs.guess_s(made) + costs.row_s
+
+    def verified(self, confidences: Sequence[float]) -> int:
+        """See `DepthPolicy.verified`."""
+        plain_s, row_s = self._costs.plain_s, self._costs.row_s
+        return sum(chance * plain_s > row_s for chance in self._chances(confidences))
+
+    def note(self, cost: PassCost, outcome: Outcome) -> None:
+        """See `DepthPolicy.note`."""
+        self._costs.note(cost)
+        self._budget.pass_time(cost.total_s)
+        if cost.usual:
+            self._first_plain = max(0, self._first_plain - 1)
+        if cost.caught_up_rows:
+            self._taken_in_s = cost.caught_up_s / cost.caught_up_rows
+        if outcome.confidences and self._costs.plain_s:
+            self._calibration.note(outcome)
+            self._learn_worth(cost, outcome)
+
+    def _chances(self, confidences: Sequence[float]) -> list[float]:
+        """The chance of each guess that it and all before it are right."""
+        return list(accumulate((self._calibration.chance(confidence) for confidence in confidences), operator.mul))
+
+    def _learn_worth(self, cost: PassCost, outcome: Outcome) -> None:
+        """Judge the guesses by usual prices: a pass that was held up says nothing about the text."""
+        made, depth, costs = len(outcome.confidences), cost.depth, self._costs
+        expected = sum(self._chances(outcome.confidences[:depth]))
+        tokens = expected + _OUTCOME_SHARE * (min(outcome.right, depth) - expected)
+        self._worth.note(tokens, rows=depth, guesses=made, costs=costs)
+        self._expected_worth = self._worth.expected(costs)
+        if self._looking:
+            added_s = depth * costs.row_s + sum(costs.guess_s(place) for place in range(made))
+            self._budget.lose(cost.total_s - costs.plain_s * (1 + min(outcome.right, depth)))
+            self._look_ended(paid=tokens * costs.plain_s > added_s)
+
+    def _look_ended(self, *, paid: bool) -> None:
+        if paid:  # look again at once
+            self._since_look = self._interval = _LOOK_EVERY
         else:
             self._since_look = 0
-            self._interval = _LOOK_EVERY if changed else min(2 * self._interval, _LOOK_AT_LEAST_EVERY)
+            self._interval = min(2 * self._interval, _LOOK_AT_LEAST_EVERY)
 
-    def _pace(self, depth: int) -> float | None:
-        """Expected tokens a second."""
-        time_s = self._times.expected_s(depth)
-        return None if not time_s else self._acceptance.tokens(depth) / time_s
-
-    def _settle(self) -> None:
-        paces = {depth: pace for depth in range(self.limit + 1) if (pace := self._pace(depth)) is not None}
-        if not paces:
-            return
-        fastest = max(paces, key=lambda depth: paces[depth])
-        present = paces.get(self._best)
-        if present is None or paces[fastest] > present * _SWITCH_GAIN:
-            self._best = fastest
-
-    def _other_depth(self) -> int | None:
-        """The depth to look at next: by turns one more than the best and less, which is none every other time.
-
-        Plain passes are what drafting is judged by, and the first ones found the pool empty.
-        """
-        self._look_up = not self._look_up
-        up = self._best + 1 if self._best < self.limit else None
-        down = self._best - 1 if self._best > 0 else None
-        if down is not None and not self._look_up:
-            self._look_plain = not self._look_plain
-            down = 0 if self._look_plain else down
-        if self._look_up:
-            return up if up is not None else down
-        return down if down is not None else up
-
-    def _expected_loss_s(self, depth: int, waiting: int) -> float:
-        """What a look is expected to cost, with the rows that wait for it."""
-        time_s, pace, plain_s = self._times.expected_s(depth), self._pace(self._best), self._times.expected_s(0)
-        if time_s is None or pace is None or plain_s is None:
-            return 0.0
-        row_s = _ROW_SHARE * plain_s if self._row_s is None else self._row_s
-        owed_s = waiting * row_s if depth and waiting > depth + 1 else 0.0
-        return owed_s + max(0.0, time_s - self._acceptance.tokens(depth) / pace)
+    def _owed_s(self, waiting: int) -> float:
+        """What the rows that wait for a look are expected to cost."""
+        return waiting * (_TAKEN_IN_SHARE * self._costs.plain_s if self._taken_in_s is None else self._taken_in_s)

@@ -2,12 +2,14 @@
 
 The tokens are those of plain decoding: at every place the ordinary sampler draws from the model's own logits, in the
 same order and with the same history, and a draft is kept when it is what was drawn. The first draw that differs from
-its draft is itself the next token. Nothing is compared with the head's probabilities.
+its draft is itself the next token. The head's probabilities decide what is verified, never what is kept.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,19 +18,32 @@ from slotstream_core.errors import ExpertReadError
 from slotstream_core.events import DraftCounts
 from slotstream_core.experts.stats import Waited
 from slotstream_core.generation.decoding import Row, next_logits
-from slotstream_core.generation.draft_depth import DepthPolicy, PassCost
+from slotstream_core.generation.draft_costs import PassCost
+from slotstream_core.generation.draft_depth import DepthPolicy, Outcome
 from slotstream_core.generation.sampling import Sampler
-from slotstream_core.models.base import DraftingModel
+from slotstream_core.models.base import DraftingModel, Guess
 from slotstream_core.state.sequence import SequenceState
 
 
 class _Start(NamedTuple):
-    """When a pass began, what had been waited for experts then, and what the head took in before."""
+    """When a pass began, and what had been waited for experts then."""
 
     time_s: float
     waited: Waited
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Guessing:
+    """The guesses before a pass, what each took, and what the head took in before."""
+
+    guesses: tuple[Guess, ...] = ()
+    seconds: tuple[float, ...] = ()
     caught_up_rows: int = 0
     caught_up_s: float = 0.0
+
+    @property
+    def confidences(self) -> tuple[float, ...]:
+        return tuple(guess.confidence for guess in self.guesses)
 
 
 class SpeculativeDecoder:
@@ -40,7 +55,7 @@ class SpeculativeDecoder:
         model: With its draft head.
         state: Of a prompt that was read.
         sampler: The reply's.
-        policy: Chooses the depth of each pass and learns from it; outlives the reply.
+        policy: Decides what each pass verifies and learns from it; outlives the reply.
         waited: How long was waited for experts, the head's included, and their bytes, so far.
     """
 
@@ -83,45 +98,62 @@ class SpeculativeDecoder:
             left -= 1
             if not left:
                 return
-            start = _Start(time.perf_counter(), self._waited())
-            drafts, start = self._draft(token, left - 1, start)
+            made = self._guess(token, left - 1)
+            drafts = made.guesses[: self._policy.verified(made.confidences)] if made.guesses else ()
             if drafts:
-                token, accepted = yield from self._verified(token, drafts, start)
+                token, accepted = yield from self._verified(token, drafts, made)
                 left -= accepted
             else:
-                row = next_logits(self._model, self._state, token)
-                self._passes[0] += 1
-                if not self._failed_reads:
-                    self._policy.note(self._cost(0, start), 0)
-                token = self._sampler.sample(row)
+                token = self._plain(token, made)
 
-    def _draft(self, token: int, most: int, start: _Start) -> tuple[list[int], _Start]:
-        """Guess as many tokens as the policy says; returns them, and when that began once the head had caught up."""
-        if self._failed_reads:
-            return [], start
-        depth = self._policy.choose(most, waiting=self._model.waiting_rows(self._state))
-        if not depth:
-            return [], start
-        if rows := self._model.catch_up(self._state):
-            now = time.perf_counter()
-            start = _Start(now, start.waited, caught_up_rows=rows, caught_up_s=now - start.time_s)
+    def _guess(self, token: int, most: int) -> _Guessing:
+        """Guess as many tokens as the policy wants, at most ``most``, once the head has caught up."""
+        if self._failed_reads or not self._policy.starts(most, waiting=self._model.waiting_rows(self._state)):
+            return _Guessing()
+        started = time.perf_counter()
+        rows = self._model.catch_up(self._state)
+        before = time.perf_counter()
+        caught_up_s = before - started if rows else 0.0
+        guesses: list[Guess] = []
+        seconds: list[float] = []
         try:
-            return self._model.draft(self._state, token, depth), start
+            with closing(self._model.guesses(self._state, token)) as following:
+                for guess in following:
+                    now = time.perf_counter()
+                    guesses.append(guess)
+                    seconds.append(now - before)
+                    before = now
+                    confidences = [each.confidence for each in guesses]
+                    if len(guesses) >= most or not self._policy.goes_on(confidences):
+                        break
         except ExpertReadError:
             self._failed_reads += 1
-            return [], start
+            return _Guessing()
+        return _Guessing(guesses=tuple(guesses), seconds=tuple(seconds), caught_up_rows=rows, caught_up_s=caught_up_s)
 
-    def _verified(self, token: int, drafts: list[int], start: _Start) -> Generator[int, None, tuple[int, int]]:
+    def _plain(self, token: int, made: _Guessing) -> int:
+        """Read ``token`` alone and return the one after it; a guess that was not verified is judged by it as well."""
+        start = _Start(time.perf_counter(), self._waited())
+        row = next_logits(self._model, self._state, token)
+        cost = self._cost(0, start, made)
+        self._passes[0] += 1
+        drawn = self._sampler.sample(row)
+        if not self._failed_reads:
+            self._policy.note(cost, _outcome(made, 0, drawn, depth=0))
+        return drawn
+
+    def _verified(self, token: int, drafts: Sequence[Guess], made: _Guessing) -> Generator[int, None, tuple[int, int]]:
         """Read ``token`` and its drafts, yield the accepted ones, and return the token after them and their number."""
+        start = _Start(time.perf_counter(), self._waited())
         first = self._state.length + 1
-        ids = np.array([token, *drafts], dtype=np.int32)
+        ids = np.array([token, *(draft.token for draft in drafts)], dtype=np.int32)
         rows = np.array(self._model.forward(ids, self._state, logits="all", record=True, decode=True).logits)
-        cost = self._cost(len(drafts), start)
+        cost = self._cost(len(drafts), start, made)
         self._passes[len(drafts)] += 1
         accepted = 0
         try:
             drawn = self._sampler.sample(rows[0])
-            while accepted < len(drafts) and drawn == drafts[accepted]:
+            while accepted < len(drafts) and drawn == drafts[accepted].token:
                 yield drawn
                 accepted += 1
                 drawn = self._sampler.sample(rows[accepted])
@@ -129,17 +161,24 @@ class SpeculativeDecoder:
             self._state.trim(first + accepted)
             self._state.forget_passes()
             self._accepted += accepted
-        self._policy.note(cost, accepted)
+        self._policy.note(cost, _outcome(made, accepted, drawn, depth=len(drafts)))
         return drawn, accepted
 
-    def _cost(self, depth: int, start: _Start) -> PassCost:
+    def _cost(self, depth: int, start: _Start, made: _Guessing) -> PassCost:
         elapsed, now, before = time.perf_counter() - start.time_s, self._waited(), start.waited
         return PassCost(
             depth=depth,
             time_s=elapsed,
             wait_s=now.wait_s - before.wait_s,
             bytes_read=now.bytes_read - before.bytes_read,
-            caught_up_rows=start.caught_up_rows,
-            caught_up_s=start.caught_up_s,
+            guesses_s=made.seconds,
+            caught_up_rows=made.caught_up_rows,
+            caught_up_s=made.caught_up_s,
             usual=not self._model.trying,
         )
+
+
+def _outcome(made: _Guessing, accepted: int, drawn: int, *, depth: int) -> Outcome:
+    """What became of the guesses when the first ``accepted`` of ``depth`` were kept and ``drawn`` came after them."""
+    also = accepted == depth < len(made.guesses) and made.guesses[depth].token == drawn
+    return Outcome(confidences=made.confidences, right=accepted + also, judged=min(accepted + 1, len(made.guesses)))

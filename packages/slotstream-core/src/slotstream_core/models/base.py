@@ -1,7 +1,7 @@
 """What a model is to the generation loop."""
 
 from collections.abc import Collection, Generator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -91,6 +91,13 @@ class Model(Protocol):
         """
 
 
+class Guess(NamedTuple):
+    """What a draft head takes to be the next token, and the probability it gives to that."""
+
+    token: int
+    confidence: float
+
+
 class DraftingModel(Model, Protocol):
     """A model with a draft head."""
 
@@ -104,10 +111,10 @@ class DraftingModel(Model, Protocol):
     def catch_up(self, state: SequenceState) -> int:
         """Take in the rows that wait, unless they are as few as after every draft; return how many it took in."""
 
-    def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
-        """Guess the ``depth`` tokens after ``token``, the one chosen after everything ``state`` has seen.
+    def guesses(self, state: SequenceState, token: int) -> Generator[Guess, None, None]:
+        """Guess the tokens after ``token``, the one chosen after everything ``state`` has seen, for as long as asked.
 
-        The state is not advanced.
+        Each guess follows from those before it. The state is not advanced; close the generator before using it.
 
         Raises:
             ExpertReadError: One of the head's records could not be read; state and model can still be used.

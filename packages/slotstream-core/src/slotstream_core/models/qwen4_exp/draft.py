@@ -8,12 +8,16 @@ once it has read the tokens. Embedding and vocabulary head are the main model's.
 Rows that nothing is predicted from only leave keys and values behind: they need neither attention nor experts.
 """
 
+from collections.abc import Generator
+from typing import NamedTuple
+
 import mlx.core as mx
 import numpy as np
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.errors import StateError
 from slotstream_core.experts.stacks import Experts
+from slotstream_core.models.base import Guess
 from slotstream_core.models.qwen4_exp.attention import AttentionState
 from slotstream_core.models.qwen4_exp.decoder_layer import PassPositions, decoder_layer
 from slotstream_core.models.qwen4_exp.draft_state import DraftState, Ids
@@ -33,6 +37,13 @@ DRAFT_ROWS = 5
 
 ROWS_AT_ONCE = 256
 """Rows of a long pass are taken in by pieces of this size, which bounds the workspace."""
+
+
+class _Step(NamedTuple):
+    """A guess, and the head's own streams, [1, streams, hidden], that the next one follows from."""
+
+    guess: Guess
+    streams: mx.array
 
 
 class DraftHead:
@@ -117,13 +128,12 @@ class DraftHead:
         self._drop_rows(state)
         mx.eval(state.streams)
 
-    def draft(self, state: DraftState, token: int, depth: int) -> list[int]:
-        """Guess the ``depth`` tokens after ``token``, which was chosen after everything ``state`` has seen.
+    def guesses(self, state: DraftState, token: int) -> Generator[Guess, None, None]:
+        """Guess the tokens after ``token``, which was chosen after everything ``state`` has seen, one when asked.
 
         Args:
-            state: Of at least one token; takes in the rows that waited, otherwise unchanged.
+            state: Of at least one token; takes in the rows that waited, otherwise unchanged once this is closed.
             token: The next token of the sequence.
-            depth: At least 1.
 
         Raises:
             ExpertReadError: One of the head's records could not be read. The state can still be used.
@@ -131,21 +141,24 @@ class DraftHead:
         state.join()
         state.drop_last_row(state.length)
         self._drop_rows(state)
-        waiting = state.streams[state.attention.length - state.first :]
-        after = np.append(state.tokens[state.attention.length - state.first + 1 :], token)
-        attention = state.attention
+        attention, first = state.attention, state.attention.length - state.first
+        streams, after = state.streams[first:], np.append(state.tokens[first + 1 :], token)
+        guess = self._guess(attention, streams, after)
+        kept, index = attention.length, attention.index.copy()
+        try:
+            while True:
+                yield guess.guess
+                guess = self._guess(attention, guess.streams, np.array([guess.guess.token]))
+        finally:
+            attention.length, attention.index = kept, index
+
+    def _guess(self, attention: AttentionState, streams: mx.array, after: Ids) -> _Step:
+        """Append rows and guess from the last of them, computed when this returns."""
         with pass_leases() as leases:
-            mixed, streams = self._advance(attention, waiting, mx.array(after.astype(np.int32)), leases)
-            guesses = [self._vocabulary.best(mixed)]
-            kept, index = attention.length, attention.index.copy()
-            try:
-                for _ in range(depth - 1):
-                    mixed, streams = self._advance(attention, streams, guesses[-1], leases)
-                    guesses.append(self._vocabulary.best(mixed))
-            finally:
-                attention.length, attention.index = kept, index
-            leases.evaluate(guesses, *attention.arrays())
-        return [int(np.asarray(guess)[0]) for guess in guesses]
+            mixed, streams = self._advance(attention, streams, mx.array(after.astype(np.int32)), leases)
+            token, confidence = self._vocabulary.best(mixed)
+            leases.evaluate([token, confidence, streams], *attention.arrays())
+        return _Step(Guess(int(np.asarray(token)[0]), float(np.asarray(confidence)[0])), streams)
 
     def _drop_rows(self, state: DraftState) -> None:
         """Forget the streams of rows that are taken in for good: all but the last one of them."""

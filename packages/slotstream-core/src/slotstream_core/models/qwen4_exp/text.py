@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
+from itertools import islice
 from typing import Literal, Protocol, Self
 
 import mlx.core as mx
@@ -15,6 +16,7 @@ from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import RequestError, StateError
 from slotstream_core.experts.stacks import Experts, Sweep
+from slotstream_core.models.base import Guess
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPositions, decoder_layer
 from slotstream_core.models.qwen4_exp.draft import DRAFT_ROWS, DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
@@ -385,29 +387,34 @@ class Qwen4ExpModel:
         with self._plain_blas():
             return self.draft_head.catch_up(_draft_state(state))
 
-    def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
-        """Guess the ``depth`` tokens after ``token``, the one chosen after everything ``state`` has seen.
-
-        Guesses are greedy. The state is not advanced.
+    def guesses(self, state: SequenceState, token: int) -> Generator[Guess, None, None]:
+        """See `DraftingModel.guesses`.
 
         Args:
             state: Of at least one token.
             token: The next token, not read yet.
-            depth: At least 1.
 
         Raises:
-            RequestError: No draft head is loaded, nothing was read, or ``depth`` or ``token`` is out of range.
+            RequestError: No draft head is loaded, nothing was read, or ``token`` is out of range.
             ExpertReadError: One of the head's records could not be read. State and model can still be used.
         """
         if self.draft_head is None:
             raise RequestError("this model was loaded without its draft head; load it with draft experts to draft")
-        if depth < 1 or state.length < 1:
-            raise RequestError(f"{depth} drafts after {state.length} tokens were asked for; both are at least 1")
+        if state.length < 1:
+            raise RequestError("drafts before any token were asked for; read one first")
         self._checked([token])
         own = _draft_state(state)
-        few = self._eager is not None and own.waiting < HOST_ROWS
-        with nullcontext() if few else self._plain_blas():
-            return self.draft_head.draft(own, token, depth)
+        with closing(self.draft_head.guesses(own, token)) as following:
+            while True:
+                few = self._eager is not None and own.waiting < HOST_ROWS
+                with nullcontext() if few else self._plain_blas():
+                    guess = next(following)
+                yield guess
+
+    def draft(self, state: SequenceState, token: int, depth: int) -> list[int]:
+        """Return the first ``depth`` of the `guesses` after ``token``."""
+        with closing(self.guesses(state, token)) as following:
+            return [guess.token for guess in islice(following, depth)]
 
     def _checked(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> Ids:
         tokens = np.asarray(ids, np.int64)

@@ -34,6 +34,8 @@ class OutputHead:
         """float32 [T, vocabulary] for ``mixed`` [T, hidden]."""
         return self._map(mixed).astype(mx.float32)
 
-    def best(self, mixed: mx.array) -> mx.array:
-        """The likeliest tokens [T] after ``mixed`` [T, hidden]."""
-        return mx.argmax(self(mixed), axis=-1)
+    def best(self, mixed: mx.array) -> tuple[mx.array, mx.array]:
+        """The likeliest tokens [T] after ``mixed`` [T, hidden], and their probabilities, float32 [T]."""
+        logits = self(mixed)
+        best = mx.argmax(logits, axis=-1)
+        return best, mx.exp(mx.max(logits, axis=-1) - mx.logsumexp(logits, axis=-1))

@@ -39,6 +39,10 @@ class EagerOutputHead(OutputHead):
         """See `OutputHead.__call__`."""
         return mx.array(self._host_map(rows_of(mixed)))
 
-    def best(self, mixed: mx.array) -> mx.array:
+    def best(self, mixed: mx.array) -> tuple[mx.array, mx.array]:
         """See `OutputHead.best`."""
-        return mx.array(self._host_map(rows_of(mixed)).argmax(axis=-1).astype(np.int32))
+        logits = self._host_map(rows_of(mixed))
+        best = logits.argmax(axis=-1)
+        logits -= logits.max(axis=-1, keepdims=True)
+        probabilities = 1 / np.exp(logits, out=logits).sum(axis=-1)
+        return mx.array(best.astype(np.int32)), mx.array(probabilities)
