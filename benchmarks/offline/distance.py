@@ -11,6 +11,11 @@ waited for records.  What is neither that wait nor the time of computing alone i
 and of planning reads, and the cores that reading takes from computing.  Records that were missed, and those that were
 still on their way when asked for, are counted.
 
+With `--direct` there is a second bound.  On a virtual machine the disk may be served by the processor that computes, so
+that computing beside reads is slower than alone whoever asks for them.  Computing with every expert in a slot is
+therefore timed again while each build's reader brings as many records as that build missed, which nothing waits for,
+until both are done; the reader, the disk and the way past the page cache are the build's own.
+
     python -m benchmarks.offline.distance [--model DIR | --demo | --layers N [--repacked]] [--direct] [--record]
 
 Without `--model` or `--demo` a synthetic checkpoint with the published layer widths is written; its routing is uniform,
@@ -21,11 +26,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,7 +61,25 @@ class Rounds:
     wasted_bytes: list[float] = field(default_factory=list)
 
 
-Way = tuple[Build, Mode]
+class Way(NamedTuple):
+    """One thing that is timed.
+
+    Attributes:
+        build: Computes.
+        mode: How it reads ahead.
+        beside: Whose reader brings meanwhile what it misses itself without reading ahead; None for nobody.
+    """
+
+    build: Build
+    mode: Mode
+    beside: Build | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        if self.beside is not None:
+            return f"pool of {self.beside.share:.1%}, beside"
+        return f"pool of {self.build.share:.1%}" + ("" if self.build.share == 1.0 else f", {self.mode}")
 
 
 def main() -> None:
@@ -66,9 +92,11 @@ def main() -> None:
         for share in [1.0, *options.shares]:
             build = open_build(opened, directory, share, None, direct=options.direct)
             modes: tuple[Mode, ...] = ("off",) if share == 1.0 else ("off", "on")
-            ways += [(build, mode) for mode in modes]
-        bandwidth = statistics.median(read_alone(ways[-1][0]) for _ in range(3))
-        ways[0][0].experts.load_all()
+            ways += [Way(build, mode) for mode in modes]
+            if options.direct and share < 1.0:
+                ways.append(Way(ways[0].build, "off", beside=build))
+        bandwidth = statistics.median(read_alone(ways[-1].beside or ways[-1].build) for _ in range(3))
+        ways[0].build.experts.load_all()
         measured, disagreements = measure(
             ways,
             prompt=options.prompt,
@@ -90,6 +118,8 @@ def main() -> None:
         "bound ms",
         "measured",
         "of the limit",
+        "beside reads",
+        "of that limit",
         "wait",
         "rest",
         "processor",
@@ -146,17 +176,21 @@ def refill(build: Build, count: int, rng: np.random.Generator) -> None:
             lease.release()
 
 
-def name_of(way: Way) -> str:
-    """What a build and a mode are called."""
-    build, mode = way
-    return f"pool of {build.share:.1%}" + ("" if build.share == 1.0 else f", {mode}")
+def bring(build: Build, count: int) -> None:
+    """Read so many random records, which nobody needs."""
+    rng = np.random.default_rng()
+    while count > 0:
+        some = min(count, build.experts.layout.record_count)
+        refill(build, some, rng)
+        count -= some
 
 
 def measure(
     ways: Sequence[Way], *, prompt: int, tokens: int, rounds: int, greedy: bool
 ) -> tuple[dict[str, Rounds], int]:
     """Run everything in rotating order; also return how often the ids differed.  The first round is not kept."""
-    measured = {name_of(way): Rounds() for way in ways}
+    measured = {way.name: Rounds() for way in ways}
+    missed: dict[float, int] = {}  # records of a round, by share
     disagreements = 0
     rng = np.random.default_rng(0)
     for number in range(rounds + 1):
@@ -165,27 +199,47 @@ def measure(
         outputs = set()
         for position in range(len(ways)):
             way = ways[(number + position) % len(ways)]
-            if fed is not None and way[0].share < 1.0:
-                refill(way[0], way[0].experts.pool.slot_count, np.random.default_rng(number))
-            outputs.add(one_round(way, ids, fed, tokens, measured[name_of(way)] if number else Rounds()))
+            if fed is not None and way.build.share < 1.0:
+                refill(way.build, way.build.experts.pool.slot_count, np.random.default_rng(number))
+            kept = measured[way.name] if number else Rounds()
+            if way.beside is None:
+                outputs.add(one_round(way, ids, fed, tokens, kept))
+                if way.mode == "off":
+                    missed[way.build.share] = round(kept.missed_records[-1] * tokens)
+            elif number:
+                reads = partial(bring, way.beside, missed[way.beside.share])
+                outputs.add(one_round(way, ids, fed, tokens, kept, reads))
         if len(outputs) != 1:
             print(f"round {number}: the builds disagree about the ids")
             disagreements += 1
     return measured, disagreements
 
 
-def one_round(way: Way, ids: list[int], fed: list[int] | None, tokens: int, rounds: Rounds) -> tuple[int, ...]:
-    """Read a prompt and continue it, greedily or with the tokens that are fed; note the times and return the ids."""
-    build, build.lookahead.mode = way
+def one_round(
+    way: Way,
+    ids: list[int],
+    fed: list[int] | None,
+    tokens: int,
+    rounds: Rounds,
+    beside: Callable[[], None] | None = None,
+) -> tuple[int, ...]:
+    """Read a prompt and continue it, greedily or with the tokens that are fed; note the times and return the ids.
+
+    The time is that until `beside`, which runs meanwhile on a thread of its own, is done as well.
+    """
+    build, build.lookahead.mode = way.build, way.mode
+    reading = threading.Thread(target=beside or (lambda: None))
     state = build.model.new_state()
     started = time.perf_counter()
     row = logits_row(build.model.forward(ids, state).logits)
     read, processor, before = time.perf_counter(), time.process_time(), build.experts.stats
+    reading.start()
     output = []
     for number in range(tokens):
         output.append(int(row.argmax()))
         token = output[-1] if fed is None else fed[number]
         row = logits_row(build.model.forward([token], state, decode=True).logits)
+    reading.join()
     traffic = build.experts.stats.since(before)
     rounds.token_s.append((time.perf_counter() - read) / tokens)
     rounds.processor_s.append((time.process_time() - processor) / tokens)
@@ -204,6 +258,8 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
     values: dict[str, float] = {"read_bytes_per_s": bandwidth, "compute_s_per_token": compute_s}
     rows = []
     for name, rounds in measured.items():
+        if name.endswith(", beside"):
+            continue
         token_s, wait_s = statistics.median(rounds.token_s), statistics.median(rounds.wait_s)
         processor_s, read = statistics.median(rounds.processor_s), statistics.median(rounds.read_bytes)
         missed = (
@@ -224,6 +280,10 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
             f"{name} wasted_bytes_per_token": wasted,
             f"{name} of_the_limit": bound_s / token_s,
         }
+        beside = measured.get(f"{name.partition(',')[0]}, beside")
+        beside_s = statistics.median(beside.token_s) if beside is not None else None
+        if beside_s is not None:
+            values |= {f"{name} beside_s_per_token": beside_s, f"{name} of_the_limit_beside_reads": beside_s / token_s}
         rows.append(
             (
                 name,
@@ -232,6 +292,8 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
                 f"{bound_s * 1e3:.1f}",
                 f"{token_s * 1e3:.1f}",
                 f"{bound_s / token_s:.2f}",
+                "" if beside_s is None else f"{beside_s * 1e3:.1f}",
+                "" if beside_s is None else f"{beside_s / token_s:.2f}",
                 f"{wait_s * 1e3:.1f}",
                 f"{(token_s - wait_s - compute_s) * 1e3:.1f}",
                 f"{processor_s * 1e3:.1f}",

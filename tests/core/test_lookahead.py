@@ -23,7 +23,7 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CorrectionUnusable, ExpertReadError
 from slotstream_core.experts import ExpertLayout, StreamedExperts
 from slotstream_core.experts.lookahead import FOLLOWED_PASSES, Lookahead, LookaheadSettings
-from slotstream_core.experts.trials import BLOCK, BLOCKS, KEPT, Trial
+from slotstream_core.experts.trials import BLOCK, BLOCKS, KEPT, TURN, Trial
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster, TargetCorrection
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
 from slotstream_core.native.binding import library_path
@@ -330,7 +330,7 @@ def run_trial(trial: Trial, *, on_s: float, off_s: float, passes: int) -> list[b
     return arms
 
 
-@pytest.mark.parametrize(("on_s", "verdict"), [(0.90, True), (0.99, False), (1.2, False)])
+@pytest.mark.parametrize(("on_s", "verdict"), [(0.90, True), (0.99, False), (1.1, False)])
 def test_a_trial_keeps_reading_ahead_only_where_it_is_faster(on_s: float, verdict: bool) -> None:
     trial = Trial()
     first = run_trial(trial, on_s=on_s, off_s=1.0, passes=BLOCK * BLOCKS)
@@ -340,6 +340,24 @@ def test_a_trial_keeps_reading_ahead_only_where_it_is_faster(on_s: float, verdic
     again = run_trial(trial, on_s=1.0, off_s=on_s, passes=BLOCK * BLOCKS)  # things changed
     assert set(again) == {True, False}
     assert trial.verdict is (on_s > 1.02)
+
+
+@pytest.mark.parametrize(("on_s", "verdict"), [(0.5, True), (1.5, False)])
+def test_a_trial_ends_early_where_one_way_is_clearly_slower(on_s: float, verdict: bool) -> None:
+    trial = Trial()
+    tried = run_trial(trial, on_s=on_s, off_s=1.0, passes=BLOCK * TURN)
+    assert tried.count(True) == tried.count(False)
+    assert trial.verdict is verdict
+    assert run_trial(trial, on_s=on_s, off_s=1.0, passes=KEPT) == [verdict] * KEPT
+    assert set(run_trial(trial, on_s=1.0, off_s=1.0, passes=BLOCK * TURN)) == {True, False}
+
+
+def test_a_single_slow_pass_ends_no_trial() -> None:
+    trial = Trial()
+    run_trial(trial, on_s=1.0, off_s=1.0, passes=1)
+    trial.record(100.0, on=True)
+    run_trial(trial, on_s=1.0, off_s=1.0, passes=BLOCK * TURN - 2)
+    assert trial.verdict is None
 
 
 def test_passes_of_other_numbers_of_rows_follow_the_first_trial_and_are_tried_when_they_are_many(

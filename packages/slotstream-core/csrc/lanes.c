@@ -351,17 +351,34 @@ int32_t ss_batch_submit(ss_batch *batch) {
     return SS_OK;
 }
 
-int32_t ss_batch_read_ahead(ss_batch *batch) {
-    if (!batch) return SS_BAD_ARGUMENT;
-    ss_lanes *lanes = batch->lanes;
+/* Threads that so many jobs of so many bytes are worth waking: it takes longer than reading something small. */
+static int64_t worth_waking(const ss_lanes *lanes, int64_t jobs, int64_t bytes) {
+    int64_t together = lanes->settings.job_bytes > 0 ? lanes->settings.job_bytes : 1, most = (bytes + together - 1) / together;
+    if (jobs > lanes->sleeping[AHEAD]) jobs = lanes->sleeping[AHEAD];
+    return jobs < most ? jobs : most;
+}
+
+int32_t ss_batches_read_ahead(ss_batch *const *batches, int64_t count) {
+    ss_lanes *lanes = batches[0]->lanes;
+    int64_t jobs = 0, bytes = 0;
     if (!lanes->settings.ahead_lanes) return SS_BAD_ARGUMENT;
-    if (batch->plan.scratch_bytes > lanes->settings.ahead_scratch_bytes) return SS_TOO_SMALL;
+    for (int64_t i = 0; i < count; i++)
+        if (batches[i]->plan.scratch_bytes > lanes->settings.ahead_scratch_bytes) return SS_TOO_SMALL;
     pthread_mutex_lock(&lanes->lock);
-    if (lanes->closed) cancel(batch);
-    enqueue(batch, AHEAD);
-    if (!lanes->demand) wake(lanes, AHEAD, batch->plan.job_count - batch->next_job);
+    for (int64_t i = 0; i < count; i++) {
+        if (lanes->closed) cancel(batches[i]);
+        enqueue(batches[i], AHEAD);
+        jobs += batches[i]->plan.job_count - batches[i]->next_job;
+        for (int64_t s = 0; s < batches[i]->plan.segment_count; s++) bytes += batches[i]->plan.segments[s].bytes;
+    }
+    int64_t woken = lanes->demand ? 0 : worth_waking(lanes, jobs, bytes);
     pthread_mutex_unlock(&lanes->lock);
+    for (int64_t i = 0; i < woken; i++) pthread_cond_signal(&lanes->wake[AHEAD]); /* they need the lock at once */
     return SS_OK;
+}
+
+int32_t ss_batch_read_ahead(ss_batch *batch) {
+    return batch ? ss_batches_read_ahead(&batch, 1) : SS_BAD_ARGUMENT;
 }
 
 int32_t ss_batch_wait(ss_batch *batch, int64_t milliseconds) {

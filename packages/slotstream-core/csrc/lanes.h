@@ -113,6 +113,7 @@ SS_API int64_t ss_batch_reads(const ss_batch *batch); /* planned */
 /* A batch that is being read ahead may be submitted too, once something waits for it. */
 SS_API int32_t ss_batch_submit(ss_batch *batch);
 SS_API int32_t ss_batch_read_ahead(ss_batch *batch);
+SS_API int32_t ss_batches_read_ahead(ss_batch *const *batches, int64_t count); /* of the same lanes, all or none */
 
 /* Wait at most so long: 1 when no thread touches its slots any more. Reads of a submitted batch that no lane has begun
  * are made by the waiting thread itself. */

@@ -5,7 +5,8 @@
 #include <string.h>
 
 #define ABSENT (-1)
-#define MOST_PIECES 64 /* of a record */
+#define MOST_PIECES 64   /* of a record */
+#define MOST_TOGETHER 64 /* reads issued by one call */
 
 typedef struct ticket {
     ss_batch *batch; /* null once its read ended and gave the slot back */
@@ -149,14 +150,13 @@ static ss_batch *plan(const ss_tickets *t, int64_t layer, int32_t expert, int32_
     return ss_batch_create(t->lanes, r->kinds, r->kind_count, record, 1, &batch) == SS_OK ? batch : NULL;
 }
 
-/* Reserve a slot for a missing record and begin to read it; 0 when that is not possible. */
-static int issue(ss_tickets *t, int64_t layer, int32_t expert) {
+/* Reserve a slot for a missing record and plan its read; 0 without memory for it. */
+static int reserve(ss_tickets *t, int64_t layer, int32_t expert) {
     ss_residency *r = t->residency;
     int32_t key = (int32_t)(layer * r->expert_count) + expert, slot = ss_take_slot(r);
     hold(r, slot); /* the ticket's */
     ss_batch *batch = plan(t, layer, expert, slot, !(r->marks[key] & SS_CHECKED));
-    if (!batch || ss_batch_read_ahead(batch) != SS_OK) {
-        ss_batch_release(batch);
+    if (!batch) {
         let_go(r, slot);
         return 0;
     }
@@ -164,8 +164,28 @@ static int issue(ss_tickets *t, int64_t layer, int32_t expert) {
     t->all[t->count++] = (ticket){.batch = batch, .key = key, .slot = slot};
     t->named[key] = 1;
     t->named_count++;
-    r->counts[SS_AHEAD_RECORDS]++;
     return 1;
+}
+
+/* Hand the newest tickets, from `first` on, to the lanes; where these refuse, there are no such tickets. */
+static int64_t hand_over(ss_tickets *t, int64_t first) {
+    ss_residency *r = t->residency;
+    int64_t count = t->count - first;
+    ss_batch *batches[MOST_TOGETHER];
+    for (int64_t i = 0; i < count; i++) batches[i] = t->all[first + i].batch;
+    if (!count || ss_batches_read_ahead(batches, count) == SS_OK) {
+        r->counts[SS_AHEAD_RECORDS] += count;
+        return count;
+    }
+    for (; t->count > first; t->count--) {
+        ticket *one = &t->all[t->count - 1];
+        t->named[one->key] = 0;
+        t->named_count--;
+        ss_batch_release(one->batch);
+        let_go(r, one->slot);
+        let_go(r, one->slot);
+    }
+    return 0;
 }
 
 static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -191,12 +211,13 @@ int64_t ss_read_ahead(ss_tickets *t, int64_t layer, const int32_t *ids, int64_t 
         if (slot != ABSENT || t->named[first + ids[i]]) t->seen[ids[i]] = 1;
     }
     int64_t room = room_for(t, limits);
-    for (int64_t i = 0; i < count && issued < room; i++) {
+    for (int64_t i = 0; i < count && issued < room && issued < MOST_TOGETHER; i++) {
         if (t->seen[ids[i]]) continue;
         t->seen[ids[i]] = 1;
-        if (!issue(t, layer, ids[i])) break;
+        if (!reserve(t, layer, ids[i])) break;
         issued++;
     }
+    issued = hand_over(t, t->count - issued);
     for (int64_t i = 0; i < count; i++) t->seen[ids[i]] = 0;
     for (int64_t i = 0; i < asked_count; i++) t->seen[asked[i]] = 0;
     return issued;
