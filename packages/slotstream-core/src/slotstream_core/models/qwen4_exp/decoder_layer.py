@@ -69,7 +69,7 @@ class DecoderLayer:
 
     def expert_input(self, streams: mx.array) -> mx.array:
         """What this layer's experts and router would read from ``streams``, [T, hidden]."""
-        return self._expert_streams.mix(streams)[0]
+        return self._expert_streams.mix(streams)
 
     def router_logits(self, x: mx.array) -> mx.array:
         """The router's logits for rows of `expert_input`, float32 [T, experts]."""

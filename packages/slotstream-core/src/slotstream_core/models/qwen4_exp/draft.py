@@ -190,7 +190,7 @@ class DraftHead:
         """As `predict`, with what the vocabulary's head reads, [1, hidden], in place of logits."""
         positions = self._positions(attention, streams, queries=1)
         streams = self._layer(self._inputs(streams, after), attention, positions, leases)
-        mixed, _ = self._mixer.mix(streams)
+        mixed = self._mixer.mix(streams)
         return mixed, streams
 
     def _positions(self, attention: AttentionState, streams: mx.array, *, queries: int) -> PassPositions:

@@ -23,8 +23,12 @@ class StreamMixer:
         self._down = weights.projection(f"{prefix}.input_mix_weight_down")
         self._up = weights.projection(f"{prefix}.input_mix_weight_up")
 
-    def mix(self, streams: mx.array) -> tuple[mx.array, mx.array]:
-        """The block input [T, hidden] and the scaled normalised streams, flat [T, streams * hidden]."""
+    def mix(self, streams: mx.array) -> mx.array:
+        """The block input [T, hidden]."""
+        return self._mixed(streams)[0]
+
+    def _mixed(self, streams: mx.array) -> tuple[mx.array, mx.array]:
+        """The block input and the scaled normalised streams, flat [T, streams * hidden]."""
         rows = streams.shape[0]
         normed = self._norm(streams)
         flat = normed.reshape(rows, self._count * self._hidden)
@@ -43,7 +47,7 @@ class HyperConnection(StreamMixer):
 
     def read(self, streams: mx.array) -> tuple[mx.array, mx.array]:
         """The block input [T, hidden] and half the injection weights, [T, streams, 1], between 0 and 1."""
-        mixed, flat = self.mix(streams)
+        mixed, flat = self._mixed(streams)
         return mixed, mx.sigmoid(self._inject(flat))[:, :, None]
 
     def inject(self, streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:

@@ -233,7 +233,9 @@ class ExpertLayer:
 
     def _compute(self, x: mx.array, slots: mx.array) -> mx.array:
         """Outputs [T, k, hidden] of the experts in ``slots`` [T, k] for ``x`` [T, hidden]."""
-        arrays = self._experts.arrays(self._layer)
+        return self._routed(self._experts.arrays(self._layer), x, slots)
+
+    def _routed(self, arrays: ExpertArrays, x: mx.array, slots: mx.array) -> mx.array:
         if self._host is not None and x.shape[0] >= HOST_ROWS:
             places = np.asarray(slots)
             pairs = np.repeat(host_array(x), self._top, axis=0)
@@ -246,19 +248,27 @@ class ExpertLayer:
     def _streamed(
         self, x: mx.array, ids: mx.array, shared: SharedRun, leases: PassLeases, watch: PassWatch | None
     ) -> mx.array:
-        # the only wait of this layer; everything before it is computed too
-        leases.evaluate(ids, watch.arrays() if watch is not None else [])
-        chosen, limit = np.array(ids, np.int32), self._experts.group_limit
+        chosen, limit = self._chosen(ids, leases, watch), self._experts.group_limit
         if chosen.size > limit and len(distinct := np.unique(chosen)) > limit:
             return self._grouped(x, chosen, distinct, shared)
-        lease = self._experts.request(self._layer, chosen)
-        leases.hold(lease)
-        if watch is not None:
-            watch.requested(self._layer, chosen)
+        lease = self._lease(chosen, leases, watch)
         shared.start()
         if self._host is not None:
             lease.wait()  # products on the host read places at once
         return self._compute(x, mx.array(lease.slots))
+
+    def _chosen(self, ids: mx.array, leases: PassLeases, watch: PassWatch | None) -> npt.NDArray[np.int32]:
+        """Read ``ids`` back: the only wait of this layer; everything before it is computed too."""
+        leases.evaluate(ids, watch.arrays() if watch is not None else [])
+        return np.array(ids, np.int32)
+
+    def _lease(self, chosen: npt.NDArray[np.int32], leases: PassLeases, watch: PassWatch | None) -> Lease:
+        """Request experts, which fit in one request, and hold them."""
+        lease = self._experts.request(self._layer, chosen)
+        leases.hold(lease)
+        if watch is not None:
+            watch.requested(self._layer, chosen)
+        return lease
 
     def _places(self, distinct: Sequence[int] | npt.NDArray[np.integer], lease: Lease) -> npt.NDArray[np.int32]:
         places = np.zeros(self._expert_count, np.int32)

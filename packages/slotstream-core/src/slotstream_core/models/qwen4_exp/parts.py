@@ -1,10 +1,13 @@
-"""Which classes compute a layer: MLX's operations, or compiled ones on the host."""
+"""Which classes compute a layer: MLX's operations, compiled ones on the host, or kernels on a device."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from slotstream_core.models.qwen4_exp.attention import SparseAttention
+from slotstream_core.models.qwen4_exp.device.delta import DeviceGatedDelta
+from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer
+from slotstream_core.models.qwen4_exp.device.streams import DeviceHyperConnection, DeviceStreamMixer
 from slotstream_core.models.qwen4_exp.draft_inputs import DraftInputs
 from slotstream_core.models.qwen4_exp.gated_delta import GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer
@@ -30,7 +33,14 @@ class LayerParts:
 
 
 def layer_parts(weights: WeightReader) -> LayerParts:
-    """The eager classes where the compiled products are there, else those of MLX."""
+    """The eager classes where the compiled products are there, those of kernels on a device, else those of MLX."""
+    if weights.device is not None:
+        return LayerParts(
+            delta=DeviceGatedDelta,
+            experts=DeviceExpertLayer,
+            mixer=DeviceStreamMixer,
+            streams=DeviceHyperConnection,
+        )
     if weights.eager is None:
         return LayerParts()
     # Imported here because these modules need the compiled parts of the package.

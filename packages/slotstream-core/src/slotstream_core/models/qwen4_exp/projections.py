@@ -11,6 +11,7 @@ import mlx.core as mx
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import BackendError
+from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
 from slotstream_core.models.qwen4_exp.eager.host import EagerHost
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, HostMatrix, HostThreads, host_array
 from slotstream_core.models.qwen4_exp.norms import RmsNorm
@@ -74,6 +75,12 @@ class Projection:
         return mx.dequantize(
             self.weight[ids], self.scales[ids], self.biases[ids], group_size=self.group_size, bits=self.bits
         )
+
+    def dense(self) -> mx.array:
+        """The matrix [out, in] in the compute dtype, unpacked."""
+        if self.scales is None or self.biases is None:
+            return self.weight
+        return mx.dequantize(self.weight, self.scales, self.biases, group_size=self.group_size, bits=self.bits)
 
     def arrays(self) -> list[mx.array]:
         """Every array this map owns, for evaluation at load and for counting bytes."""
@@ -149,6 +156,7 @@ class WeightReader:
         gathering: The limits of products of rows with an expert each; None where there are none.
         host: Where products of many rows run when the host computes, else None; norms are written out then.
         eager: What eager layers compute with; None where MLX computes.
+        device: Makes kernels of our own for a device; None where there are none.
     """
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
@@ -156,6 +164,7 @@ class WeightReader:
         self.host = HostThreads() if backend.kind == "cpu" else None
         self._one_group_is_wrong = backend.kind == "cuda"
         self.eager = None if self.host is None else EagerHost.load(self.host, os.environ)
+        self.device = DeviceKernels.load(backend, os.environ)
         self.gathering = backend.gathering
         self.compute_dtype = backend.compute_dtype
 

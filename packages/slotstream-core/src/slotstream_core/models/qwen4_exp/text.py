@@ -448,7 +448,7 @@ class Qwen4ExpModel:
         return found
 
     def _logits(self, streams: mx.array, wanted: Literal["last", "all"]) -> mx.array:
-        mixed, _ = self._mixer.mix(streams if wanted == "all" or len(streams) == 1 else streams[-1:])
+        mixed = self._mixer.mix(streams if wanted == "all" or len(streams) == 1 else streams[-1:])
         return self._head(mixed)
 
 

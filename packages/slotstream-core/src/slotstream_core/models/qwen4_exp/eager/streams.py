@@ -99,10 +99,9 @@ class EagerStreamMixer(StreamMixer):
         norm, host = self._norm.plain_weight, weights.eager_host()
         self.mixing = EagerMixing(norm, config.rms_norm_eps, (self._down, self._up), None, host)
 
-    def mix(self, streams: mx.array) -> tuple[mx.array, mx.array]:
+    def mix(self, streams: mx.array) -> mx.array:
         """See `StreamMixer.mix`."""
-        mixed, flat, _ = self.mixing(rows_of(streams))
-        return mx.array(mixed), mx.array(flat)
+        return mx.array(self.mixing(rows_of(streams))[0])
 
 
 class EagerHyperConnection(HyperConnection):
@@ -118,10 +117,9 @@ class EagerHyperConnection(HyperConnection):
         norm, maps = self._norm.plain_weight, (self._down, self._up)
         self.mixing = EagerMixing(norm, config.rms_norm_eps, maps, self._inject, self._eager)
 
-    def mix(self, streams: mx.array) -> tuple[mx.array, mx.array]:
+    def mix(self, streams: mx.array) -> mx.array:
         """See `StreamMixer.mix`."""
-        mixed, flat, _ = self.mixing(rows_of(streams))
-        return mx.array(mixed), mx.array(flat)
+        return mx.array(self.mixing(rows_of(streams))[0])
 
     def read(self, streams: mx.array) -> tuple[mx.array, mx.array]:
         """See `HyperConnection.read`."""
