@@ -21,6 +21,7 @@ from slotstream_core.generation.replies import ReplyLoop
 from slotstream_core.generation.sampling import ORDINARY, Sampler, SamplingParams
 from slotstream_core.governing import ExpertsPool
 from slotstream_core.loading import LoadedModel, load_model
+from slotstream_core.models.qwen4_exp.device.kernels import KERNELS_VARIABLE
 from slotstream_core.persistence.directory import PersistentOptions
 from slotstream_core.prefixes.kept import PrefixKey
 from slotstream_core.prefixes.memory import ConversationMemory, prompt_array
@@ -215,6 +216,8 @@ class Engine:
         backend = Backend.detect()
         native = os.environ.get("SLOTSTREAM_NATIVE", "1")
         settings = {"backend": backend.kind, "element": str(backend.compute_dtype), "native": native}
+        if backend.kind == "cuda":
+            settings["kernels"] = os.environ.get(KERNELS_VARIABLE, "1")
         self.memory.keep_on_disk(options, directory=checkpoint.directory, settings=settings)
 
     def reusable_tokens(self, prompt: Sequence[int]) -> int:
