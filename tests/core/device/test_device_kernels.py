@@ -117,7 +117,7 @@ def test_parts_whose_kernels_disagree_are_computed_by_operations(
         "routing": ("expf(best[thread] - best[0])", "expf(best[0] - best[thread])"),
         "experts": ("mix[which] * dot", "mix[0] * dot"),
         "hyper-connections": ("2.0f * slotstream_float(injection", "slotstream_float(injection"),
-        "mixing streams": ("if (row < LOW) low[row]", "if (INJECTED && row < LOW) low[row]"),
+        "mixing streams": ("if (row == 0) lengths[s]", "if (INJECTED && row == 0) lengths[s]"),
     }
     emulator = Emulator(tmp_path, spoil=tuple(faults.values()))
     with caplog.at_level(logging.WARNING):
