@@ -274,9 +274,12 @@ class CompiledTickets:
         return [slot for _, slot, reading, _ in self._states() if reading]
 
     def _states(self) -> list[list[int]]:
-        states = np.empty((self._arrays.slot_count, 4), np.int32)
-        count: int = self._native.list_tickets(self._handle, states)
-        found: list[list[int]] = states[:count].tolist()
+        count: int = self._native.list_tickets(self._handle, np.empty(0, np.int32))
+        if not count:
+            return []
+        states = np.empty((count, 4), np.int32)
+        self._native.list_tickets(self._handle, states)
+        found: list[list[int]] = states.tolist()
         return found
 
     def settle(self) -> None:
