@@ -1,10 +1,11 @@
-"""Does the draft head pay, and does choosing its depth ever lose?  Prose, code-like and repetitive text.
+"""Does the draft head pay, and does deciding guess by guess ever lose?
 
+Prose, code-like and repetitive text, and two kinds that nothing was tuned on: letters, and questions with answers.
 Three engines over one checkpoint continue the same prompts with equal pools: without the draft head (`off`), with two
-drafts a pass (`on`), and with the depth chosen while it runs (`auto`). Their replies are made side by side, a short
-piece of each in turn and in changing order, and each piece of one engine is compared with the same piece of another:
-the same tokens, a moment apart. Every round continues other texts, and the first one teaches and is dropped. Reported
-are medians of those ratios with a bootstrap interval of 95%, in wall clock and in processor time.
+drafts a pass (`on`), and with what the engine takes to be worth it (`auto`). Their replies are made side by side, a
+short piece of each in turn and in changing order, and each piece of one engine is compared with the same piece of
+another: the same tokens, a moment apart. Every round continues other texts, and the first one teaches and is dropped.
+Reported are medians of those ratios with a bootstrap interval of 95%, in wall clock and in processor time.
 """
 
 from __future__ import annotations
@@ -62,10 +63,24 @@ def repetitive(number: int) -> str:
     return f"Run, {name}, run! " * 3 + "Run,"
 
 
+def letter(number: int) -> str:
+    """The beginning of a letter."""
+    name, thing = NAMES[number % len(NAMES)], THINGS[number % len(THINGS)]
+    return f"Dear {name},\n\nthank you for the {thing}. I hope that you and your family are well. Last week we"
+
+
+def questions(number: int) -> str:
+    """Short questions with their answers."""
+    city, thing, name = (names[number % len(names)] for names in (CITIES, THINGS, NAMES))
+    return f"Question: Did {name} ever see a {thing} in {city}?\nAnswer: Yes, {name} did.\n\nQuestion:"
+
+
 TEXTS: Final[Mapping[str, Callable[[int], str]]] = {
     "prose": prose,
     "code-like": code_like,
     "repetitive": repetitive,
+    "letter": letter,
+    "questions": questions,
 }
 
 
@@ -145,19 +160,22 @@ def main() -> None:
     parser.add_argument("--piece", type=int, default=16, help="tokens of a piece")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--experts-per-layer", type=int, nargs="+", default=[16, 64], help="pool sizes")
+    parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS), help="kinds of text")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     directory = options.model or demo_directory()
     rows: list[tuple[str, ...]] = []
     values: dict[str, float] = {}
     for experts in options.experts_per_layer:
-        tallies = measure(directory, experts, tokens=options.tokens, piece=options.piece, rounds=options.rounds)
+        tallies = measure(
+            directory, experts, texts=options.texts, tokens=options.tokens, piece=options.piece, rounds=options.rounds
+        )
         for text, tally in tallies.items():
             name = f"{text} {experts} experts"
             row, found = judge(tally)
             rows.append((name, *row))
             values |= {f"{name} {key}": value for key, value in found.items()}
-    settings = {"tokens": options.tokens, "piece": options.piece, "rounds": options.rounds}
+    settings = {"texts": options.texts, "tokens": options.tokens, "piece": options.piece, "rounds": options.rounds}
     report(
         BenchmarkResult(benchmark="speculation", settings=settings, values=values),
         table=format_table(
@@ -191,7 +209,9 @@ def judge(tally: Tally) -> tuple[tuple[str, ...], dict[str, float]]:
     return row, values
 
 
-def measure(directory: Path, experts: int, *, tokens: int, piece: int, rounds: int) -> dict[str, Tally]:
+def measure(
+    directory: Path, experts: int, *, texts: Sequence[str], tokens: int, piece: int, rounds: int
+) -> dict[str, Tally]:
     """Return what the engines did with each kind of text."""
     with ExitStack() as opened:
         engines: dict[Mode, Engine] = {
@@ -205,9 +225,9 @@ def measure(directory: Path, experts: int, *, tokens: int, piece: int, rounds: i
         tallies: dict[str, Tally] = {}
         for number in range(rounds + 1):
             if number <= 1:  # what the first round taught is dropped
-                tallies = {text: Tally() for text in TEXTS}
-            for text, prompt in TEXTS.items():
-                side_by_side(engines, prompt(number), tallies[text], tokens=tokens, piece=piece)
+                tallies = {text: Tally() for text in texts}
+            for text in texts:
+                side_by_side(engines, TEXTS[text](number), tallies[text], tokens=tokens, piece=piece)
     if empty := [text for text, tally in tallies.items() if not tally.pieces]:
         raise SystemExit(f"every {empty[0]} reply ended before {piece} tokens; ask for more rounds or shorter pieces")
     return tallies

@@ -67,9 +67,13 @@ class _Recent:
     def note(self, now: int, seconds: float) -> None:
         self._samples.append((now, seconds))
 
-    def latest(self, now: int) -> list[float]:
+    def count(self, now: int) -> int:
         while self._samples and self._samples[0][0] < now - _FORGOTTEN_AFTER:
             self._samples.popleft()
+        return len(self._samples)
+
+    def latest(self, now: int) -> list[float]:
+        self.count(now)
         return [seconds for _, seconds in self._samples]
 
     def median(self, now: int, supposed: float) -> float:
@@ -78,14 +82,15 @@ class _Recent:
 
 
 class DraftCosts:
-    """Expected times of a plain pass, of each row that a draft adds to it, and of guesses.
+    """Expected times of a plain pass, of the rows that drafts add to it, and of guesses.
 
-    Every row adds about as much as the one before, so passes of all depths teach the price of a row. Computing counts
-    as a median, since single passes are held up by other work; what is read counts at the time a byte made wait.
+    The first added row makes another kind of pass of it, and every further one adds about as much as the one before;
+    so passes of all depths teach the price of a row. Computing counts as a median, since single passes are held up by
+    other work; what is read counts at the time a byte made wait.
     """
 
     def __init__(self) -> None:
-        self._plain, self._row = _Recent(), _Recent()
+        self._plain, self._first_row, self._further_row = _Recent(), _Recent(), _Recent()
         self._guesses = (_Recent(), _Recent())
         self._plain_bytes, self._row_bytes = 0.0, 0.0
         self._wait_s, self._waited_bytes = 0.0, 0.0
@@ -105,16 +110,23 @@ class DraftCosts:
             self._plain.note(self._passes, computing_s)
             self._plain_bytes += (cost.bytes_read - self._plain_bytes) / min(self.plain_passes, _SAMPLES)
         elif plain := self._plain.latest(self._passes):
-            self._row.note(self._passes, max(0.0, computing_s - statistics.median(plain)) / cost.depth)
-            row_bytes = max(0.0, cost.bytes_read - self._plain_bytes) / cost.depth
-            self._row_bytes += (row_bytes - self._row_bytes) / min(len(self._row.latest(self._passes)), _SAMPLES)
+            self._learn_rows(cost.depth, max(0.0, computing_s - statistics.median(plain)))
+            self._row_bytes += ((cost.bytes_read - self._plain_bytes) / cost.depth - self._row_bytes) / _SAMPLES
         self._wait_s = self._wait_s * _MEMORY + cost.wait_s
         self._waited_bytes = self._waited_bytes * _MEMORY + cost.bytes_read
+
+    def _learn_rows(self, depth: int, added_s: float) -> None:
+        """Learn from ``depth`` rows that took so long together: the price of the first, or else of one of the rest."""
+        if depth == 1:
+            self._first_row.note(self._passes, added_s)
+            return
+        first_s = self._first_row.median(self._passes, _ROW_SHARE * self.plain_s)
+        self._further_row.note(self._passes, max(0.0, added_s - first_s) / (depth - 1))
 
     @property
     def plain_passes(self) -> int:
         """How many plain passes are remembered."""
-        return len(self._plain.latest(self._passes))
+        return self._plain.count(self._passes)
 
     @property
     def since_plain(self) -> int:
@@ -127,10 +139,15 @@ class DraftCosts:
         samples = self._plain.latest(self._passes)
         return statistics.median(samples) + self._plain_bytes * self._byte_s if samples else 0.0
 
-    @property
-    def row_s(self) -> float:
-        """Seconds that a draft adds to a pass."""
-        return self._row.median(self._passes, _ROW_SHARE * self.plain_s) + self._row_bytes * self._byte_s
+    def row_s(self, place: int) -> float:
+        """Seconds that the draft at this place adds to a pass."""
+        samples = self._further_row if place else self._first_row
+        return samples.median(self._passes, _ROW_SHARE * self.plain_s) + max(0.0, self._row_bytes) * self._byte_s
+
+    def drafts_s(self, *, guesses: int, rows: int) -> float:
+        """Seconds of so many guesses, and of so many added rows."""
+        added_s = sum(self.guess_s(place) for place in range(guesses))
+        return added_s + sum(self.row_s(place) for place in range(rows))
 
     def guess_s(self, place: int) -> float:
         """Seconds of the guess at this place; the first takes in the rows of the pass before."""

@@ -44,10 +44,11 @@ _LASTING_MEMORY: Final = 0.95
 _OUTCOME_SHARE: Final = 0.25
 """Part of a pass's worth that is taken of what came out; the rest is what was expected, which scatters less."""
 
-_BEGIN_PASSES: Final = 4.0
-_BEGIN_WORTH: Final = 0.2
-"""How many passes of which worth, in tokens, a reply begins with: at most that much, so that it is soon found out when
-a text is not worth guessing."""
+_BEGIN_PASSES: Final = 5.0
+_BEGIN_LEAST: Final = 0.1
+_BEGIN_WORTH: Final = 0.25
+"""As how many passes of which worth, in tokens, a reply begins: little, so that it is soon found out when a text is not
+worth guessing, and not nothing."""
 
 _LOOK_SHARE: Final = 0.005
 """Share of the time of decoding that looks may lose, with what they make the head take in."""
@@ -167,22 +168,22 @@ class Worth:
     def begin(self) -> None:
         """Another text begins."""
         self._passes = _BEGIN_PASSES
-        self._tokens = _BEGIN_PASSES * min(self._lasting, _BEGIN_WORTH)
-        self._rows = self._first_guesses = self._further_guesses = 0.0
+        self._tokens = _BEGIN_PASSES * min(max(self._lasting, _BEGIN_LEAST), _BEGIN_WORTH)
+        self._rows, self._guesses = [0.0, 0.0], [0.0, 0.0]
 
     def note(self, tokens: float, *, rows: int, guesses: int, costs: DraftCosts) -> None:
         """Learn that a pass with so many ``guesses`` and added ``rows`` brought so many ``tokens`` more than one."""
         self._passes = self._passes * _WORTH_MEMORY + 1
         self._tokens = self._tokens * _WORTH_MEMORY + tokens
-        self._rows = self._rows * _WORTH_MEMORY + rows
-        self._first_guesses = self._first_guesses * _WORTH_MEMORY + 1
-        self._further_guesses = self._further_guesses * _WORTH_MEMORY + guesses - 1
+        for sums, count in ((self._rows, rows), (self._guesses, guesses)):
+            sums[0] = sums[0] * _WORTH_MEMORY + min(count, 1)
+            sums[1] = sums[1] * _WORTH_MEMORY + max(count - 1, 0)
         self._lasting += (1 - _LASTING_MEMORY) * (self.expected(costs) - self._lasting)
 
     def expected(self, costs: DraftCosts) -> float:
         """What the next such pass is expected to bring."""
-        added_s = self._rows * costs.row_s
-        added_s += self._first_guesses * costs.guess_s(0) + self._further_guesses * costs.guess_s(1)
+        added_s = sum(count * costs.row_s(place) for place, count in enumerate(self._rows))
+        added_s += sum(count * costs.guess_s(place) for place, count in enumerate(self._guesses))
         return (self._tokens - (added_s / costs.plain_s if added_s else 0.0)) / self._passes
 
 
@@ -264,14 +265,13 @@ class GatedDepth:
         made = len(confidences)
         if made >= self._most:
             return False
-        costs = self._costs
-        chance = self._chances(confidences)[-1] * self._calibration.chance(confidences[-1]) * _NEXT_CONFIDENCE
-        return chance * costs.plain_s > costs.guess_s(made) + costs.row_s
+        gains = self._gains_s([*confidences, _NEXT_CONFIDENCE * confidences[-1]])
+        return gains[-1] - self._costs.guess_s(made) > max(gains[:-1])
 
     def verified(self, confidences: Sequence[float]) -> int:
         """See `DepthPolicy.verified`."""
-        plain_s, row_s = self._costs.plain_s, self._costs.row_s
-        return sum(chance * plain_s > row_s for chance in self._chances(confidences))
+        gains = self._gains_s(confidences)
+        return gains.index(max(gains))
 
     def note(self, cost: PassCost, outcome: Outcome) -> None:
         """See `DepthPolicy.note`."""
@@ -289,6 +289,13 @@ class GatedDepth:
         """The chance of each guess that it and all before it are right."""
         return list(accumulate((self._calibration.chance(confidence) for confidence in confidences), operator.mul))
 
+    def _gains_s(self, confidences: Sequence[float]) -> list[float]:
+        """What verifying none, one, two and so on of the guesses is worth, less the time it adds to a pass."""
+        plain_s, gains = self._costs.plain_s, [0.0]
+        for place, chance in enumerate(self._chances(confidences)):
+            gains.append(gains[-1] + chance * plain_s - self._costs.row_s(place))
+        return gains
+
     def _learn_worth(self, cost: PassCost, outcome: Outcome) -> None:
         """Judge the guesses by usual prices: a pass that was held up says nothing about the text."""
         made, depth, costs = len(outcome.confidences), cost.depth, self._costs
@@ -297,9 +304,8 @@ class GatedDepth:
         self._worth.note(tokens, rows=depth, guesses=made, costs=costs)
         self._expected_worth = self._worth.expected(costs)
         if self._looking:
-            added_s = depth * costs.row_s + sum(costs.guess_s(place) for place in range(made))
             self._budget.lose(cost.total_s - costs.plain_s * (1 + min(outcome.right, depth)))
-            self._look_ended(paid=tokens * costs.plain_s > added_s)
+            self._look_ended(paid=tokens * costs.plain_s > costs.drafts_s(guesses=made, rows=depth))
 
     def _look_ended(self, *, paid: bool) -> None:
         if paid:  # look again at once
