@@ -6,7 +6,11 @@ from the page cache before every start.  The ids must be equal.  Reported are me
 each round's ratios to the cold start, with a bootstrap interval of 95%: of the first text, which must not come later,
 and of the whole reply.
 
-    python -m benchmarks.offline.warm_start [--model DIR] [--share 0.25] [--tokens 50] [--rounds 12] [--record]
+A cold start is slower by what its misses cost: next to nothing where another program's page cache gives them, so
+`--direct` reads experts past it, as the engine does by itself when they are larger than memory.
+
+    python -m benchmarks.offline.warm_start [--model DIR] [--share 0.25] [--tokens 50] [--rounds 12] [--direct]
+        [--record]
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.diagnostics.prompts import PROMPTS
 from slotstream_core.engine import Engine
 from slotstream_core.events import Finished, TextDelta, ThinkingDelta
+from slotstream_core.experts.probing import AccessSwitch
 from slotstream_core.experts.stats import ExpertStats
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.loading import load_model
@@ -56,17 +61,27 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.25, help="of the experts, in slots")
     parser.add_argument("--tokens", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--direct", action="store_true", help="read experts past the page cache")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     directory = options.model or demo_directory()
     with Checkpoint.open(directory) as checkpoint:
         per_layer = max(1, round(options.share * checkpoint.config.num_experts))
     request = PlanRequest(experts_per_layer=per_layer)
+    access: AccessSwitch = "direct" if options.direct else "auto"
     learnt, asked = PROMPTS[::2], PROMPTS[1::2]
     measured: dict[Mode, list[Measured]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory() as warm:
         for prompt in learnt:
-            answer(directory, request, prompt, tokens=options.tokens, warm=Path(warm), mode="at_once")
+            answer(
+                directory,
+                request,
+                prompt,
+                tokens=options.tokens,
+                warm=Path(warm),
+                mode="at_once",
+                access=access,
+            )
         kept = {path: path.read_bytes() for path in Path(warm).iterdir()}
         for number in range(options.rounds):
             prompt = asked[number % len(asked)]
@@ -75,7 +90,15 @@ def main() -> None:
                 for path, content in kept.items():
                     path.write_bytes(content)
                 measured[mode].append(
-                    answer(directory, request, prompt, tokens=options.tokens, warm=Path(warm), mode=mode)
+                    answer(
+                        directory,
+                        request,
+                        prompt,
+                        tokens=options.tokens,
+                        warm=Path(warm),
+                        mode=mode,
+                        access=access,
+                    )
                 )
             if len({measured[mode][-1].ids for mode in MODES}) != 1:
                 raise SystemExit("the three starts made different ids")
@@ -85,6 +108,7 @@ def main() -> None:
         line = {
             "first_s": statistics.median(result.first_s for result in results),
             "all_s": statistics.median(result.all_s for result in results),
+            "wait_s": statistics.median(result.stats.wait_s for result in results),
             "misses": statistics.median(result.stats.misses for result in results),
             "warmed": statistics.median(result.stats.warmed for result in results),
             "warm_used": statistics.median(result.stats.warm_used for result in results),
@@ -95,21 +119,38 @@ def main() -> None:
         whole = estimate([cold.all_s / own.all_s for own, cold in pairs])
         values |= first.values(f"{mode}_first_over_cold_ratio") | whole.values(f"{mode}_all_over_cold_ratio")
         counts = [f"{line[name]:.0f}" for name in ("misses", "warmed", "warm_used")]
-        rows.append((mode, f"{line['first_s']:.3f}", f"{line['all_s']:.3f}", *counts, first.shown(2), whole.shown(2)))
-    settings = {"model": directory.name, "share": options.share, "tokens": options.tokens, "rounds": options.rounds}
+        times = [f"{line[name]:.3f}" for name in ("first_s", "all_s", "wait_s")]
+        rows.append((mode, *times, *counts, first.shown(2), whole.shown(2)))
+    settings = {
+        "model": directory.name,
+        "share": options.share,
+        "tokens": options.tokens,
+        "rounds": options.rounds,
+        "access": access,
+    }
     report(
         BenchmarkResult(benchmark="warm-start", settings=settings, values=values),
         table=format_table(
-            ("start", "first s", "all s", "misses", "brought", "of use", "first, times sooner", "all"), rows
+            ("start", "first s", "all s", "waiting s", "misses", "brought", "of use", "first, times sooner", "all"),
+            rows,
         ),
         record=options.record,
     )
 
 
-def answer(directory: Path, request: PlanRequest, prompt: str, *, tokens: int, warm: Path, mode: Mode) -> Measured:
+def answer(
+    directory: Path,
+    request: PlanRequest,
+    prompt: str,
+    *,
+    tokens: int,
+    warm: Path,
+    mode: Mode,
+    access: AccessSwitch,
+) -> Measured:
     """Start an engine and measure its first reply."""
     forget_files(directory)
-    options = replace(EngineOptions.from_environment(os.environ), warm_start="on")
+    options = replace(EngineOptions.from_environment(os.environ), warm_start="on", access=access)
     loaded = load_model(directory, request=request, options=options, warm_directory=None if mode == "cold" else warm)
     tokenizer = Tokenizer.from_directory(
         directory, vocabulary=loaded.checkpoint.config.vocab_size, eos_ids=loaded.checkpoint.config.eos_token_ids

@@ -1,5 +1,6 @@
 """`slotstream repack` from the command line."""
 
+import fcntl
 import json
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from slotstream_cli import locking
 from slotstream_cli.main import main
 from slotstream_core import testing
 
@@ -83,3 +85,58 @@ def test_doctor_says_how_missing_experts_are_read(model: Path) -> None:
     assert "repacked records, one read each" in CliRunner().invoke(main, doctor).output
     document = json.loads(CliRunner().invoke(main, [*doctor, "--json"]).output)
     assert document["experts_read"] == {"layout": "repacked", "direct": None, "reason": "not measured"}
+
+
+def test_move_and_undo_say_what_they_did_and_replies_stay(model: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in model.glob("*.safetensors")}
+    run = ["run", "--model", str(model), "--greedy", "--max-tokens", "4", "--experts-per-layer", "4"]
+    ids = []
+    for command, said in (
+        (None, "stacked tensors"),
+        (["repack", str(model), "--move", "--json"], "repacked records, one read each"),
+        (["repack", str(model), "--undo"], "stacked tensors"),
+    ):
+        if command is not None:
+            done = CliRunner().invoke(main, command)
+            assert done.exit_code == 0, done.output
+            if "--json" in command:
+                document = json.loads(done.stdout)
+                assert document["direction"] == "moved"
+                assert document["shards"] == sorted(before)
+                assert "4 files of records written and read back" in done.stderr
+            else:
+                assert "shards as they were, 4 files of records removed" in done.stderr
+        result = CliRunner().invoke(main, [*run, "--stats-json", str(tmp_path / "stats.json")])
+        assert result.exit_code == 0, result.output
+        assert said in result.stderr
+        ids.append(json.loads((tmp_path / "stats.json").read_text())["token_ids"])
+    assert ids[0] == ids[1] == ids[2]
+    assert {path.name: path.read_bytes() for path in model.glob("*.safetensors")} == before
+
+
+def test_nothing_is_moved_while_a_large_model_runs(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "lock"
+    monkeypatch.setattr(locking, "lock_file", lambda: lock)
+    monkeypatch.setattr(locking, "needs_lock", lambda directory, large_bytes: True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for way in ("--move", "--undo"):
+            result = CliRunner().invoke(main, ["repack", str(model), way])
+            assert result.exit_code == 1
+            assert "another Slotstream model process is running" in result.stderr
+    assert not (model / "experts").exists()
+
+
+def test_moved_experts_count_for_the_model_lock(model: Path) -> None:
+    size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    CliRunner().invoke(main, ["repack", str(model), "--move"])
+    assert locking.needs_lock(model, large_bytes=size)
+
+
+def test_ways_to_repack_that_contradict_each_other_are_a_usage_error(model: Path) -> None:
+    for options in (["--move", "--undo"], ["--move", "--output", "x"], ["--undo", "--output", "x"]):
+        result = CliRunner().invoke(main, ["repack", str(model), *options])
+        assert result.exit_code == 2
+        assert "exclude each other" in result.stderr

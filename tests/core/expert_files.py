@@ -55,6 +55,7 @@ class Place:
     fd: int
     offset: int
     byte_count: int
+    stride_bytes: int | None = None
 
 
 @dataclass

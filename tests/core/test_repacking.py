@@ -35,10 +35,10 @@ from slotstream_core.experts.batches import Record
 from slotstream_core.experts.layout import ExpertLayout
 from slotstream_core.experts.packed import best_layout, find_repacked
 from slotstream_core.experts.reader import ExpertReader
+from slotstream_core.experts.record_files import digest_from_disk
 from slotstream_core.experts.repacking import (
     STATE_NAME,
     RepackProgress,
-    digest_from_disk,
     repack_checkpoint,
     stacked_layouts,
 )
@@ -263,19 +263,21 @@ def test_a_disk_that_returns_other_bytes_leaves_no_index(model: Path, monkeypatc
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from slotstream_core.experts import repacking
+from slotstream_core.experts import record_files, repacking
 left = int(sys.argv[2])
-def step(name):
-    original = getattr(repacking, name)
+def step(module, name):
+    original = getattr(module, name)
     def counted(*arguments, **named):
         global left
         left -= 1
         if left < 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*arguments, **named)
-    setattr(repacking, name, counted)
-for name in ("_write_all", "digest_from_disk", "write_json", "_publish", "_sync", "_make_link"):
-    step(name)
+    setattr(module, name, counted)
+for name in ("write_all", "digest_from_disk"):
+    step(record_files, name)
+for name in ("write_json", "_publish", "sync_directory", "_make_link"):
+    step(repacking, name)
 repacking.repack_checkpoint(Path(sys.argv[1]), Path(sys.argv[3]), block_bytes=1)
 """
 

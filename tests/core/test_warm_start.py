@@ -13,6 +13,7 @@ import pytest
 from slotstream_core.engine import Engine, load
 from slotstream_core.errors import SettingError
 from slotstream_core.events import Finished
+from slotstream_core.experts.slot_memory import Bytes
 from slotstream_core.experts.streamed import StreamedExperts
 from slotstream_core.experts.uses import RecordUses, read_uses, uses_path, write_uses
 from slotstream_core.experts.warming import THREADS, Warming
@@ -109,6 +110,45 @@ def test_no_read_begins_after_it_is_stopped(stored: ExpertFile) -> None:
         assert experts.pool.resident_count < 12
         assert experts.pool.lent_count == 0
         experts.pool.check_integrity()
+
+
+@pytest.mark.parametrize("possible", [0, 1])
+def test_threads_that_cannot_be_started_keep_no_slot(
+    stored: ExpertFile, possible: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, left = threading.Thread.start, [possible]
+
+    def begin(thread: threading.Thread) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with StreamedExperts(ScriptedSource(stored.layout()), slot_count=4, lane_count=2) as experts:
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(threading.Thread, "start", begin)
+            experts.warm([(0, 1), (1, 4), (0, 5)], budget_s=60)
+        experts.finish_warming()
+        assert f"filled by {possible} threads instead of 2: can't start new thread" in caplog.text
+        assert experts.pool.lent_count == 0
+        assert experts.pool.resident_count == (3 if possible else 0)
+        lease = experts.request(1, [0, 1, 2, 3])  # every slot can be used
+        lease.wait()
+        assert_slots_hold(stored, experts.pool, 1, [0, 1, 2, 3], lease)
+        lease.release()
+        experts.pool.check_integrity()
+
+
+def test_scratch_that_cannot_be_had_keeps_no_slot(stored: ExpertFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StreamedExperts(ScriptedSource(stored.layout()), slot_count=4, lane_count=2) as experts:
+
+        def none_left(count: int) -> list[Bytes]:
+            raise MemoryError
+
+        monkeypatch.setattr(experts.pool.reader, "extra_scratch", none_left)
+        with pytest.raises(MemoryError):
+            experts.warm([(0, 1)], budget_s=60)
+        assert experts.pool.lent_count == 0
 
 
 def test_a_request_meanwhile_gets_its_record(stored: ExpertFile) -> None:

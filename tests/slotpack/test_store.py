@@ -6,7 +6,8 @@ import pytest
 
 from slotpack.cancellation import Cancellation
 from slotpack.catalog import DEFAULT_MODEL, find_model
-from slotpack.errors import PullCancelled
+from slotpack.errors import PackError, PullCancelled, PullError
+from slotpack.packing import list_model_files
 from slotpack.progress import PullProgress
 from slotpack.store import WeightStore
 from tests.slotpack.models import Packaged, same_files
@@ -85,3 +86,18 @@ def test_the_default_place_follows_home(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("HOME", str(tmp_path))
     weights = WeightStore(find_model(DEFAULT_MODEL))
     assert weights.directory == tmp_path / ".slotstream" / "models" / "qwen38-flash-next-mlx-4bit"
+
+
+def test_a_directory_whose_experts_were_moved_is_neither_judged_nor_completed_nor_packed(
+    packaged: Packaged, tmp_path: pathlib.Path
+) -> None:
+    weights = store(packaged, tmp_path / "copy")
+    weights.download()
+    index = tmp_path / "copy" / "experts" / "index.json"
+    index.parent.mkdir()
+    index.write_text("{}")
+    for ask in (weights.status, weights.download):
+        with pytest.raises(PullError, match="`slotstream repack --undo` brings them back"):
+            ask()
+    with pytest.raises(PackError, match="were moved into records"):
+        list_model_files(tmp_path / "copy")

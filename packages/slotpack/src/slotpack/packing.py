@@ -29,6 +29,7 @@ from slotpack.manifest import (
     check_manifest,
     is_safe_name,
 )
+from slotpack.moved import moved_reason
 
 BLOCK_BYTES = 32 * 2**20
 MAX_SAFETENSORS_HEADER_BYTES = 100 * 10**6
@@ -216,6 +217,9 @@ def list_model_files(
     optional, excluded = set(optional_names), set(excluded_names)
     if not directory.is_dir():
         raise PackError(f"{directory} is not a directory; pass the directory that holds the model's files")
+    moved = moved_reason(directory)
+    if moved is not None:
+        raise PackError(moved)
     entries: list[FileEntry] = []
     for path in sorted(directory.iterdir()):
         if path.name.startswith(".") or path.name in excluded:

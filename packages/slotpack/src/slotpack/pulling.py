@@ -30,6 +30,7 @@ from slotpack.fetching import (
 )
 from slotpack.files import hash_file, write_atomically
 from slotpack.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, FileEntry, check_pins, parse_manifest
+from slotpack.moved import moved_reason
 from slotpack.progress import ProgressSink, PullProgress
 from slotpack.resume import (
     MAP_SUFFIX,
@@ -136,7 +137,9 @@ def verify_directory(
 
     Raises:
         PullCancelled: On cancellation, within 4 MiB.
+        PullError: Its experts were moved into records, or a file cannot be read.
     """
+    _refuse_moved(directory)
     switch = cancel or Cancellation()
     missing: list[str] = []
     damaged: list[str] = []
@@ -148,6 +151,12 @@ def verify_directory(
         elif verdict == "damaged":
             damaged.append(entry.path)
     return Verification(missing=tuple(missing), damaged=tuple(damaged), absent_optional=tuple(absent))
+
+
+def _refuse_moved(directory: pathlib.Path) -> None:
+    reason = moved_reason(directory)
+    if reason is not None:
+        raise PullError(reason)
 
 
 def _judge_file(
@@ -216,6 +225,7 @@ def pull(
     check_options(chosen)
     target = pathlib.Path(directory) if directory is not None else default_directory(model)
     switch = cancel or Cancellation()
+    _refuse_moved(target)
     try:
         target.mkdir(parents=True, exist_ok=True)
         with lock_directory(target):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from slotstream_planner.moved import MOVED_NAME, MOVED_SUFFIX
+
 __all__ = ["held_alone", "lock_file", "lock_holder", "needs_lock"]
 
 LARGE_MODEL_BYTES = 2_000_000_000
@@ -23,7 +25,8 @@ def lock_file() -> Path:
 
 def needs_lock(directory: Path, *, large_bytes: int = LARGE_MODEL_BYTES) -> bool:
     """Whether a checkpoint is so large that only one process should hold such a model."""
-    return sum(shard.stat().st_size for shard in directory.glob("*.safetensors")) >= large_bytes
+    files = [*directory.glob("*.safetensors"), *(directory / MOVED_NAME).glob(f"*{MOVED_SUFFIX}")]
+    return sum(file.stat().st_size for file in files) >= large_bytes
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from slotpack import catalog
+from slotpack.moved import moved_reason
 
 DEMO_NAME = catalog.DEMO_MODEL
 PUBLISHED_NAME = catalog.DEFAULT_MODEL
@@ -89,7 +90,8 @@ def ready(name: str) -> Path:
     """
     model = catalog.find_model(name)
     directory = catalog.default_directory(model)
-    if model.looks_complete(directory) or (not model.is_bundled and is_installed(directory)):
+    moved = moved_reason(directory) is not None  # other shards than the package's, and yet complete
+    if model.looks_complete(directory) or (is_installed(directory) and (moved or not model.is_bundled)):
         return directory  # loading checks it completely
     from slotstream_cli.downloading import ensure_downloaded, options_from  # brings httpx and rich: only when needed
 

@@ -7,6 +7,8 @@ import click
 
 from slotstream_cli.converting import shown_progress
 from slotstream_cli.failures import INTERRUPTED
+from slotstream_cli.locking import held_alone
+from slotstream_core.experts.moving import move_experts, move_report_document, restore_experts
 from slotstream_core.experts.repacking import repack_checkpoint, report_document
 
 
@@ -33,3 +35,34 @@ def repack(model: Path, output: Path | None, *, as_json: bool) -> None:
         click.echo(f"-- {report.link} leads there", err=True)
     if as_json:
         click.echo(json.dumps(report_document(report), indent=2))
+
+
+def move(model: Path, *, back: bool, as_json: bool) -> None:
+    """Move a checkpoint's experts into records in place of its stacked tensors, or back, showing how far it is.
+
+    Args:
+        model: The checkpoint.
+        back: Whether the shards become what they were.
+        as_json: Whether what was done is printed as JSON.
+
+    Raises:
+        click.ClickException: A process with a large model runs, which may read from these very files.
+        click.exceptions.Exit: 130 after Ctrl-C; the checkpoint can be used, and the next run continues.
+        SlotstreamError: The experts cannot be moved.
+    """
+    try:
+        with held_alone(model), shown_progress("undo" if back else "move") as progress:
+            report = (restore_experts if back else move_experts)(model, progress=progress)
+    except KeyboardInterrupt:
+        click.echo("-- interrupted; the model can be used as it is, and the same command continues", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    if back:
+        done = f"{len(report.shards)} shards as they were, {len(report.files)} files of records removed"
+    else:
+        done = (
+            f"{len(report.files)} files of records written and read back, {len(report.shards)} shards written without "
+            f"their experts; {report.record_bytes / 1e6:,.1f} MB of records in {report.directory}"
+        )
+    click.echo(f"-- {model}: {done}", err=True)
+    if as_json:
+        click.echo(json.dumps(move_report_document(report), indent=2))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from slotstream_planner.errors import CheckpointUnreadable, GeometryError
+from slotstream_planner.moved import MOVED_INDEX, MOVED_NAME, MovedExperts, MovedFile, MovedTensor
 
 __all__ = [
     "DRAFT_NAME",
@@ -25,6 +26,7 @@ __all__ = [
     "read_checkpoint_headers",
     "read_headers",
     "read_json",
+    "read_moved",
 ]
 
 INDEX_NAME: Final = "model.safetensors.index.json"
@@ -64,6 +66,8 @@ class TensorHeader:
         path: The file that holds it.
         offset: First byte of its data in the file.
         byte_count: Bytes of its data.
+        stride_bytes: From the beginning of one entry of the first axis to the next, where they lie in records; None
+            where all data is one stretch.
     """
 
     name: str
@@ -72,6 +76,7 @@ class TensorHeader:
     path: Path
     offset: int
     byte_count: int
+    stride_bytes: int | None = None
 
     @property
     def elements(self) -> int:
@@ -198,7 +203,7 @@ def read_checkpoint_headers(directory: Path) -> dict[str, TensorHeader]:
     """Return every tensor of a checkpoint directory by name.
 
     The files are those that the index names, or all `*.safetensors` when there is no index, and the draft head's own
-    `mtp.safetensors` when it is there.
+    `mtp.safetensors` when it is there. Tensors that were moved out of them (`slotstream_planner.moved`) are found too.
 
     Raises:
         CheckpointUnreadable: No such directory, no safetensors file in it, or a file that cannot be opened.
@@ -224,8 +229,62 @@ def read_checkpoint_headers(directory: Path) -> dict[str, TensorHeader]:
                     f"{tensor.name} is in both {other} and {name} of {directory}; remove the file that does not belong"
                 )
             tensors[tensor.name] = tensor
-    _check_index(directory, placed, tensors)
+    moved = {name: tensor for name, tensor in _moved_headers(directory).items() if name not in tensors}
+    tensors |= moved
+    _check_index(directory, {name: place for name, place in placed.items() if name not in moved}, tensors)
     return tensors
+
+
+def read_moved(directory: Path) -> MovedExperts | None:
+    """Return which experts of a checkpoint were moved into records; None where none were.
+
+    Raises:
+        CheckpointUnreadable: The index cannot be opened.
+        GeometryError: It is damaged, or of another format.
+    """
+    path = directory / MOVED_NAME / MOVED_INDEX
+    if not path.is_file():
+        return None
+    try:
+        return MovedExperts.parse(read_json(path))
+    except ValueError as error:
+        raise GeometryError(f"{path} cannot be used: {error}") from error
+
+
+def _moved_headers(directory: Path) -> dict[str, TensorHeader]:
+    """Return the tensors that lie in records, whose files are as long as they must be."""
+    tensors: dict[str, TensorHeader] = {}
+    moved = read_moved(directory)
+    for file in moved.files if moved is not None else ():
+        path = directory / MOVED_NAME / file.name
+        try:
+            found_bytes = path.stat().st_size
+        except OSError as error:
+            raise CheckpointUnreadable(f"{path} cannot be read: {error.strerror}") from error
+        if found_bytes != file.file_bytes:
+            raise GeometryError(f"{path} is {found_bytes:,} bytes long instead of {file.file_bytes:,}")
+        for tensor in file.tensors:
+            tensors[tensor.name] = _moved_header(path, file, tensor)
+    return tensors
+
+
+def _moved_header(path: Path, file: MovedFile, tensor: MovedTensor) -> TensorHeader:
+    if tensor.dtype not in DTYPE_BYTES or not tensor.shape or 0 in tensor.shape:
+        raise GeometryError(f"{tensor.name} in {path} is {tensor.dtype} {list(tensor.shape)}, which no tensor is")
+    byte_count = DTYPE_BYTES[tensor.dtype] * math.prod(tensor.shape)
+    piece_bytes = byte_count // tensor.shape[0]
+    end = tensor.offset + (tensor.shape[0] - 1) * file.stride_bytes + piece_bytes
+    if piece_bytes > file.stride_bytes or end > file.file_bytes:
+        raise GeometryError(f"{tensor.name} ends at byte {end:,} of {path}, which has {file.file_bytes:,}")
+    return TensorHeader(
+        name=tensor.name,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        path=path,
+        offset=tensor.offset,
+        byte_count=byte_count,
+        stride_bytes=file.stride_bytes,
+    )
 
 
 def list_directory(directory: Path) -> frozenset[str]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from slotstream_planner.errors import ForecastError
+from slotstream_planner.moved import MOVED_NAME, MOVED_SUFFIX
 from slotstream_planner.units import GB, MB, format_bytes
 
 __all__ = ["DiskProbe", "probe_disk"]
@@ -101,7 +102,8 @@ def probe_disk(
 @contextlib.contextmanager
 def _files(directory: Path, size: int, temporary_bytes: int) -> Iterator[tuple[list[Path], str]]:
     """Yield files large enough to read from: the model's own, or a temporary one removed afterwards."""
-    own = [path for path in sorted(directory.glob("*.safetensors")) if path.stat().st_size >= 4 * size]
+    files = [*directory.glob("*.safetensors"), *(directory / MOVED_NAME).glob(f"*{MOVED_SUFFIX}")]
+    own = [path for path in sorted(files) if path.stat().st_size >= 4 * size]
     if sum(path.stat().st_size for path in own) >= temporary_bytes // 4:
         yield own, "the model's files"
         return

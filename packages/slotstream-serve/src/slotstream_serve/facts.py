@@ -32,11 +32,11 @@ def describe_checkpoint(directory: Path, *, name: str, names: Iterable[str] = ()
         quantization = checkpoint.quantization.default
         experts = checkpoint.config.num_experts
         kind = "none" if quantization is None else f"{quantization.bits}bit"
-    shards = sorted(directory.glob("*.safetensors"))
+        files = sorted({tensor.path for tensor in checkpoint.tensors.values()})
     config = directory / "config.json"
     identity = hashlib.sha256(config.read_bytes())
-    for shard in shards:
-        identity.update(f"{shard.name}:{shard.stat().st_size};".encode())
+    for file in files:
+        identity.update(f"{file.name}:{file.stat().st_size};".encode())
     return ModelFacts(
         name=name,
         names=frozenset({name, *names}),
@@ -44,7 +44,7 @@ def describe_checkpoint(directory: Path, *, name: str, names: Iterable[str] = ()
         max_output_tokens=0,
         parameters=total,
         parameter_size=f"{short_count(total)}-A{short_count(active)}",
-        size_bytes=sum(shard.stat().st_size for shard in shards),
+        size_bytes=sum(file.stat().st_size for file in files),
         resident_bytes=0,
         modified_at=config.stat().st_mtime,
         vision=False,

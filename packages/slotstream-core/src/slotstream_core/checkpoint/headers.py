@@ -10,6 +10,7 @@ from slotstream_planner import headers
 from slotstream_planner.errors import CheckpointUnreadable, GeometryError
 from slotstream_planner.headers import DRAFT_NAME, DTYPE_BYTES, INDEX_NAME
 from slotstream_planner.headers import TensorHeader as TensorInfo
+from slotstream_planner.moved import MovedExperts
 
 __all__ = [
     "CONFIG_NAME",
@@ -21,6 +22,7 @@ __all__ = [
     "list_directory",
     "read_directory",
     "read_json_object",
+    "read_moved",
 ]
 
 CONFIG_NAME = "config.json"
@@ -58,6 +60,17 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """
     with _translated():
         return headers.read_json(path)
+
+
+def read_moved(directory: Path) -> MovedExperts | None:
+    """Return which experts of a checkpoint were moved into records; None where none were.
+
+    Raises:
+        CheckpointMissing: The index cannot be opened.
+        CheckpointDamaged: It is damaged, or of another format.
+    """
+    with _translated():
+        return headers.read_moved(directory)
 
 
 @contextmanager

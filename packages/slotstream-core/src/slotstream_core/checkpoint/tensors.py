@@ -33,13 +33,15 @@ _READ_BYTES: Final = 1 << 30
 class Extent:
     """Where bytes lie: `byte_count` bytes from `offset` of the open file `fd`.
 
-    The descriptor belongs to the checkpoint and is closed with it.
+    With `stride_bytes` they are not one stretch: the entries of the first axis begin so far from each other. The
+    descriptor belongs to the checkpoint and is closed with it.
     """
 
     fd: int
     offset: int
     byte_count: int
     path: Path
+    stride_bytes: int | None = None
 
 
 class Checkpoint:
@@ -151,7 +153,13 @@ class Checkpoint:
         descriptor = self._files.get(tensor.path)
         if descriptor is None:
             raise CheckpointError(f"{self.directory} was closed; open it again to read {name}")
-        return Extent(fd=descriptor, offset=tensor.offset, byte_count=tensor.byte_count, path=tensor.path)
+        return Extent(
+            fd=descriptor,
+            offset=tensor.offset,
+            byte_count=tensor.byte_count,
+            path=tensor.path,
+            stride_bytes=tensor.stride_bytes,
+        )
 
     def read(self, name: str, dtype: mx.Dtype | None = None) -> mx.array:
         """Return a whole tensor, evaluated, in its stored type or converted to `dtype`.
@@ -190,7 +198,13 @@ class Checkpoint:
             raise UnsupportedModel(f"{name} in {tensor.path} is {tensor.dtype}, which this version cannot compute with")
         data = np.empty(shape, dtype=STORAGE_TYPES[tensor.dtype])
         row_bytes = tensor.byte_count // max(1, rows)
-        _read_exactly(extent, start * row_bytes, data.reshape(-1).view(np.uint8).data, name)
+        target = data.reshape(-1).view(np.uint8).data
+        if extent.stride_bytes is None:
+            _read_exactly(extent, start * row_bytes, target, name)
+        else:
+            for index in range(stop - start):
+                part = target[index * row_bytes : (index + 1) * row_bytes]
+                _read_exactly(extent, (start + index) * extent.stride_bytes, part, name)
         _check_finite(tensor, data)
         return data
 

@@ -67,6 +67,10 @@ class TensorExtent(Protocol):
     def byte_count(self) -> int:
         """Bytes of the whole tensor."""
 
+    @property
+    def stride_bytes(self) -> int | None:
+        """From one entry of the first axis to the next; None where they adjoin."""
+
 
 class TensorDirectory(Protocol):
     """The part of a checkpoint the expert layout needs; `Checkpoint` provides it."""
@@ -273,7 +277,9 @@ def _describe(checkpoint: TensorDirectory, module: str, float_name: FloatName) -
                 )
             counts[name] = header.shape[0]
             kinds.append(kind)
-            stored.append(StoredPiece(tensor=name, path=header.path, offset=extent.offset))
+            stored.append(
+                StoredPiece(tensor=name, path=header.path, offset=extent.offset, stride_bytes=extent.stride_bytes)
+            )
     if len(set(counts.values())) != 1:
         listing = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise CheckpointDamaged(f"the tensors of {module} disagree on the number of experts: {listing}")

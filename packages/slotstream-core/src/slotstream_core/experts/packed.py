@@ -99,6 +99,8 @@ def best_layout(directory: Path, stacked: ExpertLayout, name: PartName) -> Exper
     Raises:
         CheckpointError: A shard cannot be read.
     """
+    if stacked.repacked:  # its experts were moved into records
+        return stacked
     try:
         return find_repacked(directory, stacked, name) or stacked
     except RecordsUnusable as error:
@@ -119,9 +121,14 @@ def mirror_layout(directory: Path, mirror: Path, stacked: ExpertLayout, name: Pa
         name: Which experts; a mirror of records alone may lack the draft head's, and None is returned.
 
     Raises:
-        MirrorMismatch: It does not hold the same checkpoint.
+        MirrorMismatch: It does not hold the same checkpoint, or the checkpoint's experts were moved into records.
         CheckpointError: A shard of the checkpoint itself cannot be read.
     """
+    if stacked.repacked:
+        raise MirrorMismatch(
+            f"the experts of {directory} were moved into records, which are not compared with a mirror; "
+            "`slotstream repack --undo` brings the stacked tensors back"
+        )
     try:
         if mirror.resolve() == directory.resolve():
             raise MirrorMismatch(f"{mirror} is the checkpoint itself; a mirror is a second copy of it")

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from slotstream_core.checkpoint.claiming import check_free_space, claimed
 from slotstream_core.checkpoint.headers import list_directory
@@ -34,19 +31,24 @@ from slotstream_core.checkpoint.records import (
     read_index_file,
     whole_pages,
 )
-from slotstream_core.checkpoint.shards import PARTIAL_SUFFIX, blocks, write_json
+from slotstream_core.checkpoint.shards import PARTIAL_SUFFIX, write_json
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CheckpointDamaged, CheckpointError, RecordsUnusable
 from slotstream_core.experts.layout import ExpertLayout, draft_modules
 from slotstream_core.experts.packed import first_difference, opened_files, record_pieces, repacked_layout
 from slotstream_core.experts.reading import trunk_layout
-from slotstream_core.experts.sources import close_files, open_past_cache
+from slotstream_core.experts.record_files import (
+    BLOCK_BYTES,
+    FILE_SUFFIX,
+    VERIFY_BYTES,
+    LayerFile,
+    digest_from_disk,
+    layer_files,
+    sync_directory,
+    write_records,
+)
 
 STATE_NAME: Final = ".slotstream-repack.json"
-FILE_SUFFIX: Final = ".records"
-BLOCK_BYTES: Final = 32 * 2**20
-VERIFY_BYTES: Final = 8 * 2**20
-PREFIXES: Final[dict[PartName, str]] = {"trunk": "layer", "draft": "draft"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,24 +91,6 @@ class RepackReport:
     link: Path | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LayerFile:
-    """One file to be written: which layer of which experts."""
-
-    name: str
-    part: PartName
-    layout: ExpertLayout
-    layer: int
-
-    @property
-    def stride_bytes(self) -> int:
-        return whole_pages(self.layout.record_bytes)
-
-    @property
-    def byte_count(self) -> int:
-        return self.layout.expert_count * self.stride_bytes
-
-
 @dataclass(kw_only=True)
 class _State:
     """The finished files of an unfinished repacking, by name, with their digests."""
@@ -122,7 +106,7 @@ class _State:
     def save(self) -> None:
         write_json(self.directory / STATE_NAME, {"identity": self.identity, "finished": self.finished})
 
-    def intact(self, file: _LayerFile) -> bool:
+    def intact(self, file: LayerFile) -> bool:
         path = self.directory / file.name
         digest = self.finished.get(file.name)
         if digest is None or not path.is_file() or path.stat().st_size != file.byte_count:
@@ -152,11 +136,8 @@ def repack_checkpoint(
     """
     with Checkpoint.open(model) as checkpoint:
         layouts = stacked_layouts(checkpoint)
-        files = [
-            _LayerFile(name=f"{PREFIXES[part]}-{layer:05d}{FILE_SUFFIX}", part=part, layout=layout, layer=layer)
-            for part, layout in layouts.items()
-            for layer in range(layout.layer_count)
-        ]
+        _refuse_moved(checkpoint.directory, layouts)
+        files = layer_files(layouts)
         link = checkpoint.directory / RECORDS_NAME
         destination = link if output is None else output.expanduser().absolute()
         if output is not None:
@@ -197,7 +178,7 @@ def stacked_layouts(checkpoint: Checkpoint) -> dict[PartName, ExpertLayout]:
     return layouts
 
 
-def _part(name: PartName, layout: ExpertLayout, files: Sequence[_LayerFile], state: _State) -> RecordPart:
+def _part(name: PartName, layout: ExpertLayout, files: Sequence[LayerFile], state: _State) -> RecordPart:
     return RecordPart(
         part=name,
         expert_count=layout.expert_count,
@@ -212,7 +193,7 @@ def _part(name: PartName, layout: ExpertLayout, files: Sequence[_LayerFile], sta
     )
 
 
-def _module(file: _LayerFile) -> str:
+def _module(file: LayerFile) -> str:
     return file.layout.layers[file.layer][0].tensor.rsplit(".", 2)[0]
 
 
@@ -278,12 +259,12 @@ class _Written:
 
 
 def _write_files(
-    files: Sequence[_LayerFile], state: _State, block_bytes: int, progress: Callable[[RepackProgress], None] | None
+    files: Sequence[LayerFile], state: _State, block_bytes: int, progress: Callable[[RepackProgress], None] | None
 ) -> _Written:
     total_bytes = sum(file.byte_count for file in files)
     done_bytes = 0
 
-    def report(file: _LayerFile, extra_bytes: int, *, kept: bool = False) -> None:
+    def report(file: LayerFile, extra_bytes: int, *, kept: bool = False) -> None:
         if progress is not None:
             progress(
                 RepackProgress(
@@ -307,7 +288,7 @@ def _write_files(
     return _Written(written_files=tuple(written), kept_files=tuple(kept))
 
 
-def _still_true(file: _LayerFile, state: _State) -> bool:
+def _still_true(file: LayerFile, state: _State) -> bool:
     """Whether a finished file has its digest and, as far as a sample tells, this checkpoint's experts."""
     if not state.intact(file):
         return False
@@ -319,95 +300,11 @@ def _still_true(file: _LayerFile, state: _State) -> bool:
         )
 
 
-def _write_file(file: _LayerFile, state: _State, block_bytes: int, advance: Callable[[int], None]) -> None:
-    path = state.directory / file.name
+def _write_file(file: LayerFile, state: _State, block_bytes: int, advance: Callable[[int], None]) -> None:
     state.finished.pop(file.name, None)
     state.save()
     (state.directory / INDEX_NAME).unlink(missing_ok=True)
-    unfinished = path.with_name(path.name + PARTIAL_SUFFIX)
-    digest = hashlib.sha256()
-    try:
-        try:
-            with unfinished.open("wb", buffering=0) as out:
-                done_bytes = 0
-                for block in _blocks(file, block_bytes):
-                    _write_all(out.fileno(), block)
-                    digest.update(block)
-                    done_bytes += len(block)
-                    advance(done_bytes)
-                os.fsync(out.fileno())
-        except OSError as error:
-            raise CheckpointError(
-                f"{unfinished} cannot be written: {error.strerror}; it needs {file.byte_count:,} bytes"
-            ) from error
-        if digest_from_disk(unfinished) != digest.hexdigest():
-            raise CheckpointDamaged(f"{path}: the disk gave back other bytes than were written; check the disk")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    state.record(file.name, digest.hexdigest())
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def _blocks(file: _LayerFile, block_bytes: int) -> Iterator[memoryview]:
-    """Put records together, as many as fit into a block; each view is valid until the next is asked for."""
-    layout, stride_bytes = file.layout, file.stride_bytes
-    most = min(layout.expert_count, max(1, block_bytes // stride_bytes))
-    records = np.zeros((most, stride_bytes), dtype=np.uint8)  # the padding stays zero
-    room = np.empty(most * max(kind.disk_bytes for kind in layout.kinds), dtype=np.uint8)
-    with opened_files(layout.paths) as opened:
-        for start, stop in blocks(layout.expert_count, stride_bytes, block_bytes):
-            position = 0
-            for index, kind in enumerate(layout.kinds):
-                extent = layout.extent(file.layer, index, start)
-                stored = room[: (stop - start) * kind.disk_bytes]
-                _read_exactly(opened[extent.path], extent.path, extent.offset, stored.data)
-                records[: stop - start, position : position + kind.disk_bytes] = stored.reshape(stop - start, -1)
-                position += kind.disk_bytes
-            yield records[: stop - start].reshape(-1).data
-
-
-def _read_exactly(descriptor: int, path: Path, offset: int, buffer: memoryview) -> None:
-    done = 0
-    while done < len(buffer):
-        try:
-            got = os.preadv(descriptor, [buffer[done : done + (1 << 28)]], offset + done)
-        except OSError as error:
-            raise CheckpointDamaged(f"{path} cannot be read: {error.strerror}; check the disk") from error
-        if got == 0:
-            raise CheckpointDamaged(f"{path} became shorter: it ends before byte {offset + len(buffer):,}")
-        done += got
-
-
-def digest_from_disk(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes as the disk has them, past the page cache where that can be done.
-
-    Raises:
-        CheckpointDamaged: It cannot be read.
-    """
-    digest = hashlib.sha256()
-    opened = open_past_cache((path,))
-    try:
-        if not opened:
-            opened = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC)}
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(opened[path], 0, 0, os.POSIX_FADV_DONTNEED)
-        with mmap.mmap(-1, VERIFY_BYTES) as room, memoryview(room) as view:
-            offset = 0
-            while got := os.preadv(opened[path], [view], offset):
-                digest.update(view[:got])
-                offset += got
-                if got % mmap.PAGESIZE:
-                    break  # the end of a file that is not made of whole pages
-    except OSError as error:
-        raise CheckpointDamaged(f"{path} cannot be read: {error.strerror}; check the disk") from error
-    finally:
-        close_files(tuple(opened.values()))
-    return digest.hexdigest()
+    state.record(file.name, write_records(file, state.directory, block_bytes=block_bytes, advance=advance))
 
 
 def _publish(index: RecordsIndex, layouts: dict[PartName, ExpertLayout], *, new: bool) -> None:
@@ -420,7 +317,7 @@ def _publish(index: RecordsIndex, layouts: dict[PartName, ExpertLayout], *, new:
     path = index.directory / INDEX_NAME
     if new or not path.exists():
         write_json(path, index.document())
-        _sync(index.directory)
+        sync_directory(index.directory)
     (index.directory / STATE_NAME).unlink(missing_ok=True)
     known = {file.name for part in index.parts for file in part.files}
     for left in list_directory(index.directory):
@@ -428,12 +325,12 @@ def _publish(index: RecordsIndex, layouts: dict[PartName, ExpertLayout], *, new:
             (index.directory / left).unlink(missing_ok=True)
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _refuse_moved(directory: Path, layouts: Mapping[PartName, ExpertLayout]) -> None:
+    if any(layout.repacked for layout in layouts.values()):
+        raise CheckpointError(
+            f"the experts of {directory} are records already, in place of the stacked tensors; "
+            "`slotstream repack --undo` brings these back"
+        )
 
 
 def _check_link(link: Path, destination: Path) -> None:

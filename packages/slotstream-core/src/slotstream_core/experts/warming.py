@@ -6,6 +6,7 @@ What arrived whole by then is published by the thread that owns the pool, the re
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from slotstream_core.experts.batches import ReadBatch, Record
 from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.slot_memory import Bytes
+
+logger = logging.getLogger("slotstream.experts")
 
 THREADS = 2
 GROUP = 8
@@ -32,6 +35,7 @@ class Warming:
 
     def __init__(self, pool: SlotPool, records: Sequence[tuple[int, int]], *, budget_s: float) -> None:
         self._pool = pool
+        scratch = pool.reader.extra_scratch(THREADS)  # before slots are lent: this may find no memory
         # CLOCK begins with the lowest slot: the most useful record goes into the highest.
         self._slots = pool.lend(min(len(records), pool.slot_count - pool.resident_count))
         places = sorted(self._slots, reverse=True)
@@ -41,12 +45,15 @@ class Warming:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._deadline = time.monotonic() + budget_s
-        self._threads = [
-            threading.Thread(target=self._work, args=(scratch,), name=f"slotstream-warm-{index}", daemon=True)
-            for index, scratch in enumerate(pool.reader.extra_scratch(THREADS))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        for index, part in enumerate(scratch):
+            thread = threading.Thread(target=self._work, args=(part,), name=f"slotstream-warm-{index}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # there may be no more threads; `settle` gives back what none fills
+                logger.warning("the pool is filled by %d threads instead of %d: %s", index, THREADS, error)
+                break
+            self._threads.append(thread)
 
     def finish(self) -> None:
         """Wait until everything was read or the time is over."""

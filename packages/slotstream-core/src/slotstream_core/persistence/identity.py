@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from slotstream_core.persistence.records import FORMAT
+from slotstream_planner.moved import MOVED_INDEX, MOVED_NAME
 
 EDGE_BYTES: Final = 4 * 2**20
 """Of each weight file the beginning and the end are read; that takes milliseconds and tells converted files apart."""
@@ -38,7 +39,8 @@ def model_digest(directory: Path) -> str:
         OSError: A file cannot be read.
     """
     digest = hashlib.sha256()
-    for path in sorted([*directory.glob("*.json"), *directory.glob("*.jinja")]):
+    moved = directory / MOVED_NAME / MOVED_INDEX  # names the digests of experts that no shard holds
+    for path in sorted([*directory.glob("*.json"), *directory.glob("*.jinja"), *([moved] if moved.exists() else [])]):
         digest.update(path.name.encode() + path.read_bytes())
     for path in sorted(directory.glob("*.safetensors")):
         size = path.stat().st_size
