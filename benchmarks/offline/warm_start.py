@@ -7,10 +7,11 @@ each round's ratios to the cold start, with a bootstrap interval of 95%: of the 
 and of the whole reply.
 
 A cold start is slower by what its misses cost: next to nothing where another program's page cache gives them, so
-`--direct` reads experts past it, as the engine does by itself when they are larger than memory.
+`--direct` reads experts past it, as the engine does by itself when they are larger than memory.  `--layers` takes a
+synthetic checkpoint of the published widths, whose records are a hundred times the demo's.
 
     python -m benchmarks.offline.warm_start [--model DIR] [--share 0.25] [--tokens 50] [--rounds 12] [--direct]
-        [--record]
+        [--layers N] [--record]
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from benchmarks.demo import demo_directory
+from benchmarks.offline.wide_budget import wide_checkpoint
 from benchmarks.pairing import estimate
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.checkpoint.tensors import Checkpoint
@@ -58,18 +61,31 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
+    parser.add_argument("--layers", type=int, help="of a synthetic checkpoint of the published widths instead")
+    parser.add_argument("--directory", type=Path, help="where to write that (default: the temporary directory)")
     parser.add_argument("--share", type=float, default=0.25, help="of the experts, in slots")
+    parser.add_argument("--prompt", type=int, default=250, help="most tokens of a prompt")
     parser.add_argument("--tokens", type=int, default=50)
+    parser.add_argument("--learn", type=int, default=len(PROMPTS), help="most prompts of the runs before")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--direct", action="store_true", help="read experts past the page cache")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
-    directory = options.model or demo_directory()
+    with ExitStack() as opened:
+        if options.layers:
+            directory = wide_checkpoint(opened, options.layers, options.directory)
+        else:
+            directory = options.model or demo_directory()
+        measure(directory, options)
+
+
+def measure(directory: Path, options: argparse.Namespace) -> None:
+    """Compare the three starts with one checkpoint and report."""
     with Checkpoint.open(directory) as checkpoint:
         per_layer = max(1, round(options.share * checkpoint.config.num_experts))
     request = PlanRequest(experts_per_layer=per_layer)
     access: AccessSwitch = "direct" if options.direct else "auto"
-    learnt, asked = PROMPTS[::2], PROMPTS[1::2]
+    learnt, asked = PROMPTS[::2][: options.learn], PROMPTS[1::2]
     measured: dict[Mode, list[Measured]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory() as warm:
         for prompt in learnt:
@@ -77,6 +93,7 @@ def main() -> None:
                 directory,
                 request,
                 prompt,
+                prompt_tokens=options.prompt,
                 tokens=options.tokens,
                 warm=Path(warm),
                 mode="at_once",
@@ -94,6 +111,7 @@ def main() -> None:
                         directory,
                         request,
                         prompt,
+                        prompt_tokens=options.prompt,
                         tokens=options.tokens,
                         warm=Path(warm),
                         mode=mode,
@@ -123,8 +141,11 @@ def main() -> None:
         rows.append((mode, *times, *counts, first.shown(2), whole.shown(2)))
     settings = {
         "model": directory.name,
+        "layers": options.layers or "all",
         "share": options.share,
+        "prompt": options.prompt,
         "tokens": options.tokens,
+        "learn": options.learn,
         "rounds": options.rounds,
         "access": access,
     }
@@ -143,6 +164,7 @@ def answer(
     request: PlanRequest,
     prompt: str,
     *,
+    prompt_tokens: int,
     tokens: int,
     warm: Path,
     mode: Mode,
@@ -156,7 +178,7 @@ def answer(
         directory, vocabulary=loaded.checkpoint.config.vocab_size, eos_ids=loaded.checkpoint.config.eos_token_ids
     )
     with Engine(loaded, tokenizer=tokenizer, template=ChatTemplate.from_directory(directory)) as engine:
-        ids = engine.chat_ids(prompt)
+        ids = engine.chat_ids(prompt)[-prompt_tokens:]
         if mode == "filled":
             loaded.experts.finish_warming()
         started, first_s, last = time.perf_counter(), 0.0, None
@@ -165,6 +187,7 @@ def answer(
                 first_s = time.perf_counter() - started
             last = event
         all_s = time.perf_counter() - started
+        first_s = first_s or all_s  # tokens of random weights need not be text
         if not isinstance(last, Finished):
             raise SystemExit("the reply did not end")
         return Measured(first_s=first_s, all_s=all_s, ids=last.token_ids, stats=loaded.experts.stats)

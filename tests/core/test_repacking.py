@@ -30,6 +30,7 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.engine import load
 from slotstream_core.errors import CheckpointDamaged, CheckpointError, RecordsUnusable, SettingError
 from slotstream_core.events import Finished
+from slotstream_core.experts import record_files
 from slotstream_core.experts import repacking as repacking_module
 from slotstream_core.experts.batches import Record
 from slotstream_core.experts.layout import ExpertLayout
@@ -254,7 +255,7 @@ def test_a_full_disk_is_refused_with_both_numbers(model: Path, monkeypatch: pyte
 
 
 def test_a_disk_that_returns_other_bytes_leaves_no_index(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repacking_module, "digest_from_disk", lambda _path: "0" * 64)
+    monkeypatch.setattr(record_files, "digest_from_disk", lambda _path: "0" * 64)
     with pytest.raises(CheckpointDamaged, match="the disk gave back other bytes than were written"):
         repack_checkpoint(model)
     assert names(model / RECORDS_NAME) == {STATE_NAME}
