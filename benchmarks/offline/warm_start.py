@@ -6,12 +6,12 @@ from the page cache before every start.  The ids must be equal.  Reported are me
 each round's ratios to the cold start, with a bootstrap interval of 95%: of the first text, which must not come later,
 and of the whole reply.
 
-A cold start is slower by what its misses cost: next to nothing where another program's page cache gives them, so
+A cold start is slower by what its misses cost, which is next to nothing where the page cache still has them, so
 `--direct` reads experts past it, as the engine does by itself when they are larger than memory.  `--layers` takes a
 synthetic checkpoint of the published widths, whose records are a hundred times the demo's.
 
-    python -m benchmarks.offline.warm_start [--model DIR] [--share 0.25] [--tokens 50] [--rounds 12] [--direct]
-        [--layers N] [--record]
+    python -m benchmarks.offline.warm_start [--model DIR | --layers N [--directory DIR]] [--direct] [--share 0.25]
+        [--learn 8] [--prompt 250] [--tokens 50] [--rounds 12] [--record]
 """
 
 from __future__ import annotations
