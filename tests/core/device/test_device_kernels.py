@@ -24,7 +24,7 @@ from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
 from slotstream_core.models.registry import build_model
 from tests.core.device.emulation import COMPILER, Emulator
 
-pytestmark = pytest.mark.skipif(
+emulated = pytest.mark.skipif(
     COMPILER is None or Backend.detect().kind == "cuda", reason="runs kernels on the host, with a C++ compiler"
 )
 
@@ -50,24 +50,31 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def offered(emulator: Emulator | None) -> Iterator[None]:
-    """Models are built with an emulator's kernels, or with none."""
+def offered(kernels: DeviceKernels | None) -> Iterator[None]:
+    """Models are built with these kernels, or with none."""
     with pytest.MonkeyPatch.context() as patch:
-        made = None if emulator is None else DeviceKernels(emulator)
-        patch.setattr(DeviceKernels, "load", staticmethod(lambda *_: made))
+        patch.setattr(DeviceKernels, "load", staticmethod(lambda *_: kernels))
         yield
 
 
 def replies(directory: Path, emulator: Emulator | None, share: float) -> list[np.ndarray]:
-    """The logits of a few greedy tokens after a prompt."""
-    with offered(emulator), ExitStack() as opened:
+    """The logits of a few greedy tokens after a prompt; the emulator notes what ran for these tokens."""
+    return replies_of(directory, None if emulator is None else DeviceKernels(emulator), share, emulator)
+
+
+def replies_of(
+    directory: Path, kernels: DeviceKernels | None, share: float, emulator: Emulator | None = None
+) -> list[np.ndarray]:
+    """As `replies`, with any kernels."""
+    with offered(kernels), ExitStack() as opened:
         stored = opened.enter_context(Checkpoint.open(directory))
         modules = trunk_modules(stored.config.num_hidden_layers)
         layout = ExpertLayout.from_checkpoint(stored, modules, float_name="BF16")
         source = opened.enter_context(StoredExperts(layout))
+        backend = Backend.detect() if Backend.detect().kind == "cuda" else DEVICE
         slots = int(layout.record_count * share)
         experts = opened.enter_context(StreamedExperts(source, slot_count=slots, lane_count=1))
-        model = opened.enter_context(build_model(stored, experts, DEVICE))
+        model = opened.enter_context(build_model(stored, experts, backend))
         state = model.new_state()
         row = logits_row(model.forward(PROMPT, state).logits)
         if emulator is not None:
@@ -84,6 +91,7 @@ def plain(checkpoint: Path) -> list[np.ndarray]:
     return replies(checkpoint, None, 1.0)
 
 
+@emulated
 def test_one_row_goes_through_kernels_and_gives_what_the_operations_give(
     checkpoint: Path, plain: list[np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -109,6 +117,7 @@ def test_one_row_goes_through_kernels_and_gives_what_the_operations_give(
         np.testing.assert_array_equal(mine, streamed)  # wherever the experts lie
 
 
+@emulated
 def test_parts_whose_kernels_disagree_are_computed_by_operations(
     checkpoint: Path, plain: list[np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,6 +139,7 @@ def test_parts_whose_kernels_disagree_are_computed_by_operations(
         np.testing.assert_array_equal(mine, theirs)
 
 
+@emulated
 def test_a_kernel_that_does_not_compile_is_not_used(
     checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,5 +156,25 @@ def test_kernels_are_made_for_cuda_alone_and_can_be_switched_off() -> None:
     assert DeviceKernels.load(cuda, {"SLOTSTREAM_DEVICE_KERNELS": "1"}) is not None
     assert DeviceKernels.load(cuda, {"SLOTSTREAM_DEVICE_KERNELS": "0"}) is None
     assert DeviceKernels.load(DEVICE, {}) is None
+    assert DeviceKernels.load(replace(cuda, compute_dtype=mx.float32), {}) is None
     with pytest.raises(SettingError, match="use 0 or 1"):
         DeviceKernels.load(cuda, {"SLOTSTREAM_DEVICE_KERNELS": "yes"})
+
+
+@pytest.mark.skipif(Backend.detect().kind != "cuda", reason="needs an NVIDIA GPU")
+def test_every_kernel_proves_itself_on_a_gpu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wider = {"hc_lowrank": 64, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}  # two groups a row
+    checkpoint = write_synthetic(tmp_path / "wider", {**SETTINGS, **wider}, bits=4, group_size=32)
+    kernels = DeviceKernels.load(Backend.detect(), {})
+    assert kernels is not None
+    with caplog.at_level(logging.WARNING):
+        replies_of(checkpoint, kernels, 1.0)
+    assert not [record.getMessage() for record in caplog.records if record.name == "slotstream.device"]
+    assert set(kernels.verdicts.values()) == {True}
+    assert {part for part, *_ in kernels.verdicts} == {
+        "the gated delta rule",
+        "hyper-connections",
+        "mixing streams",
+        "routing",
+        "experts",
+    }

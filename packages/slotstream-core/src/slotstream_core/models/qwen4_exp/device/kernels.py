@@ -163,16 +163,19 @@ class DeviceKernels:
 
     Args:
         compile_kernel: Makes kernels.
+
+    Attributes:
+        verdicts: By part and sizes, whether its kernels agree with MLX's operations.
     """
 
     def __init__(self, compile_kernel: KernelCompiler) -> None:
         self._compile = compile_kernel
         self._kernels: dict[tuple[str, tuple[tuple[str, int | float], ...]], Kernel] = {}
-        self._proven: dict[tuple[object, ...], bool] = {}
+        self.verdicts: dict[tuple[object, ...], bool] = {}
 
     @staticmethod
     def load(backend: Backend, environment: Mapping[str, str]) -> DeviceKernels | None:
-        """Return what makes kernels for a backend; None where there are none or the environment says so.
+        """Return what makes kernels for a backend that computes in bfloat16; None elsewhere, or where switched off.
 
         Raises:
             SettingError: `SLOTSTREAM_DEVICE_KERNELS` is neither 0 nor 1.
@@ -180,7 +183,8 @@ class DeviceKernels:
         choice = environment.get(KERNELS_VARIABLE, "1")
         if choice not in ("0", "1"):
             raise SettingError(f"{KERNELS_VARIABLE} is {choice!r}; use 0 or 1, or unset it")
-        return DeviceKernels(compile_cuda) if backend.kind == "cuda" and choice == "1" else None
+        usable = backend.kind == "cuda" and backend.compute_dtype == mx.bfloat16
+        return DeviceKernels(compile_cuda) if usable and choice == "1" else None
 
     def kernel(self, spec: KernelSpec) -> Kernel:
         """The kernel of ``spec``; one for all layers of the same sizes."""
@@ -205,14 +209,14 @@ class DeviceKernels:
             plain: Runs the operations on the same data.
         """
         key = (part, *sizes)
-        if key not in self._proven:
+        if key not in self.verdicts:
             fault = _disagreement(ours, plain)
-            self._proven[key] = fault is None
+            self.verdicts[key] = fault is None
             if fault is not None:
                 logger.warning(
                     "the kernels for %s are not used: %s; MLX's operations are, which is slower", part, fault
                 )
-        return self._proven[key]
+        return self.verdicts[key]
 
 
 def _disagreement(ours: Callable[[], Sequence[mx.array]], plain: Callable[[], Sequence[mx.array]]) -> str | None:
