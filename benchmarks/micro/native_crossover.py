@@ -1,10 +1,9 @@
-"""From how many rows on a matrix unpacked for a dense product is faster than products on its packed words.
+"""From how many rows on a product that unpacks panels of a matrix is faster than one on its packed words.
 
-Both ways are those of a compiled layer on the processor: `_native.multiply`, and `HostMatrix.multiply` with BLAS on the
-threads of a model. Shapes and bits are those of the demo model and of the published one, in groups of 64, with float32
-scales as layers hold them. The ways take turns within each round; medians over the rounds are compared. The crossover
-of a shape is the first number of rows from which the dense way is faster for every larger number, too; `NATIVE_ROWS` is
-chosen by it.
+Both ways are those of a compiled layer on the processor. Shapes and bits are those of the demo model and of the
+published one, in groups of 64, with float32 scales as layers hold them. The ways take turns within each round; medians
+over the rounds are compared. The crossover of a shape is the first number of rows from which panels are faster for
+every larger number, too; `NATIVE_ROWS` is chosen by it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core import _native
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost, MatrixView
-from slotstream_core.models.qwen4_exp.host_products import HostMatrix, HostThreads
+from slotstream_core.models.qwen4_exp.host_products import HostThreads
 
 GROUP = 64
 COLD_BYTES = 64 << 20
@@ -49,16 +48,15 @@ def main() -> None:
         raise SystemExit("the native library is switched off or cannot be used; see the log line above")
     table: list[list[str]] = []
     values: dict[str, float] = {}
-    with threads.single_threaded_blas():
-        for shape in (*DEMO, *PUBLISHED):
-            name = f"{shape[0]}x{shape[1]}, {shape[2]} bits"
-            if options.only not in name:
-                continue
-            ratios = [ratio(shape, rows, host, rounds=options.rounds) for rows in ROWS]
-            table.append([name, *(f"{value:.2f}" for value in ratios), str(crossover(ratios) or f"> {ROWS[-1]}")])
-            key = f"{shape[0]}x{shape[1]}_bits{shape[2]}"
-            values |= {f"{key}_rows{rows}_dense_over_native": round(r, 3) for rows, r in zip(ROWS, ratios, strict=True)}
-            values[f"{key}_crossover_rows"] = crossover(ratios)
+    for shape in (*DEMO, *PUBLISHED):
+        name = f"{shape[0]}x{shape[1]}, {shape[2]} bits"
+        if options.only not in name:
+            continue
+        ratios = [ratio(shape, rows, host, rounds=options.rounds) for rows in ROWS]
+        table.append([name, *(f"{value:.2f}" for value in ratios), str(crossover(ratios) or f"> {ROWS[-1]}")])
+        key = f"{shape[0]}x{shape[1]}_bits{shape[2]}"
+        values |= {f"{key}_rows{rows}_panels_over_packed": round(r, 3) for rows, r in zip(ROWS, ratios, strict=True)}
+        values[f"{key}_crossover_rows"] = crossover(ratios)
     settings = {
         "threads": options.threads,
         "rounds": options.rounds,
@@ -69,38 +67,38 @@ def main() -> None:
     threads.close()
     report(
         BenchmarkResult(benchmark="native_crossover", settings=settings, values=values),
-        table=format_table(["native's speed / dense's", *(f"{rows} rows" for rows in ROWS), "dense from"], table),
+        table=format_table(["packed words' speed / panels'", *(f"{rows} rows" for rows in ROWS), "panels from"], table),
         record=options.record,
     )
 
 
 def crossover(ratios: Sequence[float]) -> int:
-    """The first of `ROWS` from which the dense way is faster throughout; 0 when it is not even at the last."""
+    """The first of `ROWS` from which panels are faster throughout; 0 when it is not even at the last."""
     slower = [index for index, value in enumerate(ratios) if value >= 1]
     first = slower[-1] + 1 if slower else 0
     return ROWS[first] if first < len(ROWS) else 0
 
 
 def ratio(shape: tuple[int, int, int], rows: int, host: EagerHost, *, rounds: int) -> float:
-    """Seconds of a dense product over those of a native one, medians; above 1 the native way is faster."""
+    """Seconds of a product by panels over those on packed words, medians; above 1 packed words are faster."""
     count = max(1, int(WORK / (2 * shape[0] * shape[1] * rows)))
-    native, dense = ways(shape, rows, host)
-    taken: dict[str, list[float]] = {"native": [], "dense": []}
+    packed, panels = ways(shape, rows, host)
+    taken: dict[str, list[float]] = {"packed": [], "panels": []}
     for turn in range(rounds + 1):
-        order = (("native", native), ("dense", dense))
+        order = (("packed", packed), ("panels", panels))
         for name, calls in order if turn % 2 else reversed(order):
             started = time.perf_counter()
             for _ in range(count):
                 next(calls)()
             if turn:
                 taken[name].append(time.perf_counter() - started)
-    return statistics.median(taken["dense"]) / statistics.median(taken["native"])
+    return statistics.median(taken["panels"]) / statistics.median(taken["packed"])
 
 
 def ways(
     shape: tuple[int, int, int], rows: int, host: EagerHost
 ) -> tuple[Iterator[Callable[[], object]], Iterator[Callable[[], object]]]:
-    """Endless calls of the native and of the dense way; each takes the next of enough copies of the weights."""
+    """Endless calls on packed words and by panels; each takes the next of enough copies of the weights."""
     random = np.random.default_rng(5)
     x = random.standard_normal((rows, shape[1])).astype(np.float32)
     out = np.empty((rows, shape[0]), np.float32)
@@ -109,20 +107,22 @@ def ways(
     scales = np.full((shape[0], shape[1] // GROUP), 0.01, np.float32)
 
     def multiply(view: MatrixView) -> None:
-        _native.multiply(host.handle, view.handle, x, out)
+        if rows <= NATIVE_ROWS:
+            _native.multiply(host.handle, view.handle, x, out)
+        else:
+            host.library.multiply(view.matrix, x, out=out)
 
-    native: list[Callable[[], object]] = []
-    dense: list[Callable[[], object]] = []
+    packed: list[Callable[[], object]] = []
+    panels: list[Callable[[], object]] = []
     for _ in range(copies):
         pieces = mx.array(words), mx.array(scales), mx.array(scales * -8)
         mx.eval(*pieces)
         view = host.view(*pieces, bits=shape[2], group_size=GROUP)
         if view is None:
             raise SystemExit("the native library does not take these matrices")
-        matrix = HostMatrix(*pieces, bits=shape[2], group_size=GROUP)
-        native.append(functools.partial(multiply, view))
-        dense.append(functools.partial(matrix.multiply, x, host.threads))
-    return itertools.cycle(native), itertools.cycle(dense)
+        packed.append(functools.partial(multiply, view))
+        panels.append(functools.partial(_native.multiply_many, host.handle, view.handle, x, out))
+    return itertools.cycle(packed), itertools.cycle(panels)
 
 
 if __name__ == "__main__":

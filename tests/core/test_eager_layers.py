@@ -13,6 +13,7 @@ from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.models.qwen4_exp.eager import attention, checking
 from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
+from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS
 from slotstream_core.models.qwen4_exp.host_products import HostThreads
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer
 from slotstream_core.models.qwen4_exp.ngram import NgramHash
@@ -69,9 +70,31 @@ def test_a_recorded_pass_has_the_logits_of_single_tokens_and_can_be_gone_on_from
     assert np.array_equal(after, alone[3:])
 
 
+@pytest.mark.parametrize("experts", ["in memory", "streamed"])
+@pytest.mark.usefixtures("compiled_code_on")
+def test_long_passes_have_the_same_bits_wherever_they_end(checkpoint: Path, experts: str) -> None:
+    prompt = (PROMPT * 4)[:200]
+    slots = None if experts == "in memory" else 10
+    with open_model(checkpoint) as model:
+        state = model.new_state()
+        expected = run_passes(model, prompt, (200,), state)
+        after = [np.array(array) for layer in state.layers for array in layer.arrays()]
+    with open_model(checkpoint, slots=slots) as model:
+        for cuts in ((100, 100), (33, 134, 33), (70, 50, 80)):
+            state = model.new_state()
+            assert np.array_equal(run_passes(model, prompt, cuts, state), expected)
+            found = [np.array(array) for layer in state.layers for array in layer.arrays()]
+            assert all(np.array_equal(mine, other) for mine, other in zip(found, after, strict=True))
+
+
+def test_python_and_c_agree_on_what_few_rows_are() -> None:
+    assert NATIVE_ROWS == _native.FEW_ROWS
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_the_pieces_agree_with_numpy_under_every_instruction_set(plain: bool) -> None:
-    assert checking.disagreement(plain=plain) is None
+    with opened_library() as library:
+        assert checking.disagreement(library, plain=plain) is None
 
 
 def test_pieces_that_disagree_are_not_used(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,22 +116,22 @@ def test_instruction_sets_give_the_same_exponentials() -> None:
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
-def test_narrow_products_are_those_of_the_unpacked_matrix(bits: int, group_size: int) -> None:
+def test_products_of_packed_words_are_those_of_the_unpacked_matrix(bits: int, group_size: int) -> None:
     draw = np.random.default_rng(bits * group_size)
     values = mx.array(draw.normal(size=(37, 256)).astype(np.float32))
     weight, scales, biases = mx.quantize(values, group_size, bits)
     matrix = NativeMatrix(weight, scales, biases, bits=bits, group_size=group_size)
     dense = np.array(mx.dequantize(weight, scales, biases, group_size=group_size, bits=bits))
-    unpacked, out = np.empty((37, 256), np.float32), np.empty((5, 37), np.float32)
+    out, many = np.empty((5, 37), np.float32), np.empty((5, 37), np.float32)
     x = draw.normal(size=(5, 256)).astype(np.float32)
     with opened_library() as library:
         assert _native.is_narrow(address_of(matrix))
         for name in _native.instruction_sets():
             _native.choose(name)
             _native.multiply(library.handle, address_of(matrix), x, out)
-            _native.unpack(np.asarray(weight), np.asarray(scales), np.asarray(biases), bits, group_size, unpacked)
+            _native.multiply_many(library.handle, address_of(matrix), x, many)
             assert np.abs(out - x @ dense.T).max() < 1e-4
-            assert np.abs(unpacked - dense).max() < 1e-5
+            assert np.abs(many - x @ dense.T).max() < 1e-4
 
 
 def opened_library() -> NativeLibrary:
@@ -133,7 +156,6 @@ def _mismatches() -> dict[str, Callable[[], None]]:
         "a key outside": lambda: _native.attend(
             flat, flat, flat, 1, 4, 1, np.array([2], np.int32), 1.0, np.zeros(2, np.float32), 0, 2, flat.copy()
         ),
-        "words": lambda: _native.unpack(np.zeros(3, np.uint32), flat, flat, 4, 32, np.zeros((1, 32), np.float32)),
         "taps": lambda: _native.convolve(two, three, three, 1, np.zeros((3, 3), np.float32)),
     }
 

@@ -170,6 +170,15 @@ static inline void *wide_array(Call *call, PyObject *object, const char *formats
     return view->buf;
 }
 
+/* Octets in `rows` contiguous rows of one width. */
+static inline const uint8_t *octets(Call *call, PyObject *object, int64_t rows, int64_t *width) {
+    Py_buffer *view = acquire(call, object, PyBUF_C_CONTIGUOUS);
+    if (view == NULL) return NULL;
+    if (view->itemsize != 1 || view->ndim != 2 || view->shape[0] != rows) fail(call, "an array has other rows of octets");
+    else *width = view->shape[1];
+    return view->buf;
+}
+
 /* Indices, checked once, must not be what a call writes. */
 static inline const int32_t *indices(Call *call, PyObject *object, int64_t *count) {
     const int32_t *values = int32_array(call, object, count, 0);

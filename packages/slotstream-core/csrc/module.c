@@ -9,7 +9,7 @@
  */
 #include "arrays.h"
 #include "layer_module.h"
-#include "steps.h"
+#include "many_rows.h"
 
 #define pieces ss_chosen_pieces
 
@@ -251,6 +251,41 @@ static PyObject *py_attend(PyObject *self, PyObject *const *args, Py_ssize_t cou
     return finish(&call);
 }
 
+/* attend_rows(pool, q rows, keys, values, kv_heads, dim, position, selected uint8 rows or None, ratio, scale, out rows) */
+static PyObject *py_attend_rows(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "attend_rows", count, 11)) return NULL;
+    int64_t keys = 0, values = 0;
+    ss_attention_rows a = {0};
+    ss_pool *pool = pool_of(&call, args[0]);
+    Rows q = contiguous_rows(&call, args[1]);
+    a.q = q.data, a.rows = q.rows;
+    a.keys = flat(&call, args[2], &keys, 0);
+    a.values = flat(&call, args[3], &values, 0);
+    a.kv_heads = integer(&call, args[4]);
+    a.dim = integer(&call, args[5]);
+    a.position = integer(&call, args[6]);
+    int64_t key = a.kv_heads > 0 && a.dim > 0 ? times(&call, a.kv_heads, a.dim) : 0;
+    require(&call, key > 0 && q.rows > 0 && q.width > 0 && q.width % key == 0 && keys == values && keys % key == 0,
+            "the shapes of q, keys and values disagree");
+    require(&call, call.failed || (a.position >= 0 && a.position <= keys / key - a.rows), "more keys than the cache holds");
+    a.ratio = integer(&call, args[8]);
+    require(&call, a.ratio > 0, "a block has at least one key");
+    if (!call.failed && args[7] != Py_None) {
+        a.selected = octets(&call, args[7], a.rows, &a.blocks);
+        require(&call, call.failed || a.blocks >= (a.position + a.rows) / a.ratio, "there is not one mark for every block");
+    }
+    a.scale = real(&call, args[9]);
+    Rows out = output(&call, args[10]);
+    require(&call, out.rows == q.rows && out.width == q.width, "q and out differ in shape");
+    if (!call.failed) a.kv_stride = keys / a.kv_heads, a.heads = q.width / a.dim, a.out = out.data;
+    int32_t code = SS_OK;
+    RUN(RELEASE_FROM, code = ss_many_attend(pool, &a));
+    require(&call, code == SS_OK, "no memory");
+    return finish(&call);
+}
+
 /* score_blocks(q rows, blocks rows, scale, out rows): the first out.width blocks */
 static PyObject *py_score_blocks(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
@@ -317,40 +352,32 @@ static PyObject *py_ngram_gate(PyObject *self, PyObject *const *args, Py_ssize_t
     return finish(&call);
 }
 
-/* unpack(packed uint32, scales, biases, bits, group_size, out rows) */
-static PyObject *py_unpack(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    (void)self;
-    Call call;
-    if (!starts(&call, "unpack", count, 6)) return NULL;
-    int64_t words = 0, scales = 0, biases = 0;
-    const uint32_t *packed = (const uint32_t *)int32_array(&call, args[0], &words, 0);
-    const float *scale = flat(&call, args[1], &scales, 0), *bias = flat(&call, args[2], &biases, 0);
-    int64_t bits = integer(&call, args[3]), group_size = integer(&call, args[4]);
-    Rows out = output(&call, args[5]);
-    require(&call, (bits == 4 || bits == 8) && group_size > 0 && group_size % 8 == 0 && out.width % group_size == 0,
-            "only groups of whole words of 4 or 8 bits can be unpacked");
-    require(&call, call.failed || (words * 32 == out.rows * out.width * bits && scales == biases &&
-                                   times(&call, scales, group_size) == out.rows * out.width),
-            "the sizes of packed, scales, biases and out disagree");
-    RUN(out.rows * out.width,
-        pieces->unpack(packed, scale, bias, out.rows, out.width, (int32_t)bits, group_size, out.data));
-    return finish(&call);
-}
+typedef int32_t multiply_fn(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out);
 
-/* multiply(pool, matrix, x rows, out rows): see ss_multiply. The first two are addresses that their owners keep valid. */
-static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    (void)self;
+static PyObject *multiply_by(const char *name, multiply_fn *function, PyObject *const *args, Py_ssize_t count) {
     Call call;
-    if (!starts(&call, "multiply", count, 4)) return NULL;
+    if (!starts(&call, name, count, 4)) return NULL;
     ss_pool *pool = pool_of(&call, args[0]);
     const ss_matrix *matrix = matrix_of(&call, args[1]);
     Rows x = contiguous_rows(&call, args[2]), out = output(&call, args[3]);
     require(&call, call.failed || (x.width == matrix->columns && out.width == matrix->rows && x.rows == out.rows),
             "the shapes of x, the matrix and out disagree");
     int32_t code = SS_OK;
-    RUN(x.rows * matrix->columns * matrix->rows, code = ss_apply(pool, matrix, x.data, x.rows, out.data));
+    RUN(x.rows * matrix->columns * matrix->rows, code = function(pool, matrix, x.data, x.rows, out.data));
     require(&call, code == SS_OK, "the matrix was refused");
     return finish(&call);
+}
+
+/* multiply(pool, matrix, x rows, out rows): see ss_multiply. The first two are addresses that their owners keep valid. */
+static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    return multiply_by("multiply", ss_apply, args, count);
+}
+
+/* multiply_many(pool, matrix, x rows, out rows): as `multiply` computes more than FEW_ROWS rows, for any number. */
+static PyObject *py_multiply_many(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    return multiply_by("multiply_many", ss_many_multiply, args, count);
 }
 
 /* read_streams(pool, down, up, inject or 0, streams rows, norm_weight, count, eps, normed, low, gate, mixed, injection):
@@ -416,6 +443,35 @@ static PyObject *py_experts(PyObject *self, PyObject *const *args, Py_ssize_t co
     return finish(&call);
 }
 
+/* expert_pairs(pool, gate, up, down, x rows, sources int32 [pairs], slots int32 [pairs], out rows [pairs]): row
+ * sources[i] of x through the expert in slots[i], as passes of many rows compute it. */
+static PyObject *py_expert_pairs(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "expert_pairs", count, 8)) return NULL;
+    int64_t sources = 0;
+    ss_expert_pairs p = {.top = 1};
+    ss_pool *pool = pool_of(&call, args[0]);
+    p.gate = matrix_of(&call, args[1]);
+    p.up = matrix_of(&call, args[2]);
+    p.down = matrix_of(&call, args[3]);
+    Rows x = contiguous_rows(&call, args[4]);
+    p.source = int32_array(&call, args[5], &sources, 0);
+    p.slots = int32_array(&call, args[6], &p.pairs, 0);
+    Rows out = output(&call, args[7]);
+    keep_apart(&call);
+    require(&call, call.failed || (sources == p.pairs && out.rows == p.pairs && x.width == p.gate->columns &&
+                                   out.width == p.down->rows),
+            "the shapes of x, the matrices, sources, slots and out disagree");
+    for (int64_t i = 0; !call.failed && i < sources; i++)
+        require(&call, p.source[i] >= 0 && p.source[i] < x.rows, "a row does not exist");
+    p.x = x.data, p.out = out.data;
+    int32_t code = SS_OK;
+    RUN(p.pairs * 3 * p.gate->columns * p.gate->rows, code = ss_many_experts(pool, &p));
+    require(&call, code == SS_OK, "a slot or a matrix was refused");
+    return finish(&call);
+}
+
 /* is_narrow(matrix): whether a product with it stays on the calling thread */
 static PyObject *py_is_narrow(PyObject *self, PyObject *matrix) {
     (void)self;
@@ -455,8 +511,8 @@ static PyObject *py_choose(PyObject *self, PyObject *name) {
 static PyMethodDef methods[] = {
     FAST(rms_norm),   FAST(mix_streams), FAST(inject), FAST(silu),  FAST(sigmoid), FAST(silu_multiply),
     FAST(gate),       FAST(convolve),    FAST(delta),  FAST(norm_rotate), FAST(attend), FAST(route),
-    FAST(combine),    FAST(ngram_gate),  FAST(unpack), FAST(multiply), FAST(experts), FAST(read_streams),
-    FAST(score_blocks),
+    FAST(combine),    FAST(ngram_gate),  FAST(multiply), FAST(experts), FAST(read_streams),
+    FAST(score_blocks), FAST(expert_pairs), FAST(multiply_many), FAST(attend_rows),
     WHOLE(layer),     WHOLE(enter),      WHOLE(leave), WHOLE(advance_delta), WHOLE(shared), WHOLE(join_experts),
     WHOLE(residency), WHOLE(grant),      WHOLE(let_go), WHOLE(forecast),
     WHOLE(tickets),   WHOLE(list_tickets), WHOLE(settle_tickets), WHOLE(finish_dropped), WHOLE(drop_tickets),
@@ -469,4 +525,9 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *made = PyModule_Create(&module);
+    if (made == NULL || PyModule_AddIntConstant(made, "FEW_ROWS", SS_FEW_ROWS) == 0) return made;
+    Py_DECREF(made);
+    return NULL;
+}

@@ -97,11 +97,6 @@ typedef void ss_combine_fn(const float *shared, const float *gate, const float *
 typedef void ss_ngram_gate_fn(const float *keys, const float *queries, const float *value, int64_t value_stride,
                               int64_t rows, int64_t streams, int64_t hidden, float *out);
 
-/* Values of an affine quantised matrix: packed little-endian words of 4 or 8 bits; scales and biases
- * [rows, columns / group_size]. */
-typedef void ss_unpack_fn(const uint32_t *packed, const float *scales, const float *biases, int64_t rows,
-                          int64_t columns, int32_t bits, int64_t group_size, float *out);
-
 /* A quantised matrix [rows, columns] of 4 or 8 bits in groups of 32, 64 or 128, with float32 scales and biases. */
 typedef struct {
     const uint8_t *packed;
@@ -126,6 +121,43 @@ typedef void ss_narrow_prepare_fn(const ss_narrow *matrix, const float *x, int64
 typedef void ss_narrow_product_fn(const ss_narrow *matrix, const ss_narrow_row *row, int64_t rows, float *y,
                                   int64_t stride);
 
+/* One matrix [rows, columns], packed in groups or dense (bits 0), for products of many rows. */
+#define SS_TILE_FLOAT32 0 /* the ss_type of scales, biases and dense values; else bfloat16 */
+typedef struct {
+    const void *weight, *scales, *biases;
+    int64_t rows, columns, group;
+    int32_t bits, type;
+} ss_tile_matrix;
+
+#define SS_PANEL 16     /* outputs of a panel */
+#define SS_TILE_ROWS 6  /* rows of a tile, at most */
+
+/* panel[(k - first) * SS_PANEL + n] = the weight of output row + n for column k, for columns first..last-1, which are
+ * whole groups. What stands for outputs past the matrix is not said. */
+typedef void ss_tile_panel_fn(const ss_tile_matrix *matrix, int64_t row, int64_t first, int64_t last, float *panel);
+
+/* y[t][n] = sum over k in order of x[t][k * step] * panel[k * SS_PANEL + n], or that much more with add; for `width` outputs
+ * of each of `rows` rows. */
+typedef void ss_tile_product_fn(const float *const *x, int64_t step, float *const *y, int64_t rows, const float *panel,
+                                int64_t depth, int64_t width, int32_t add);
+
+/* Attention of many rows, of which row t sees keys 0 to position + t, or those of the selected blocks and its own,
+ * unfinished one. */
+typedef struct {
+    int64_t heads, kv_heads, dim, rows, position;
+    const float *q;             /* [rows, heads, dim] */
+    const float *keys, *values; /* [kv_heads, capacity, dim] */
+    int64_t kv_stride;          /* floats from one KV head to the next */
+    const uint8_t *selected;    /* [rows, blocks] of `ratio` keys each, for blocks that a row has left behind; or null */
+    int64_t blocks, ratio;
+    float scale;
+    float *out; /* [rows, heads, dim] */
+} ss_attention_rows;
+
+/* Rows first..first + SS_PANEL - 1 of a head, as far as there are so many. Uses ss_attention_floats of scratch. */
+typedef void ss_attend_rows_fn(const ss_attention_rows *rows, int64_t head, int64_t first, float *scratch);
+static inline int64_t ss_attention_floats(int64_t dim) { return (2 * dim + 64) * SS_PANEL; }
+
 typedef struct {
     ss_rms_norm_fn *rms_norm;
     ss_mix_streams_fn *mix_streams;
@@ -141,9 +173,11 @@ typedef struct {
     ss_route_fn *route;
     ss_combine_fn *combine;
     ss_ngram_gate_fn *ngram_gate;
-    ss_unpack_fn *unpack;
     ss_narrow_prepare_fn *narrow_prepare;
     ss_narrow_product_fn *narrow_product;
+    ss_tile_panel_fn *tile_panel;
+    ss_tile_product_fn *tile_product;
+    ss_attend_rows_fn *attend_rows;
 } ss_pieces;
 
 #endif

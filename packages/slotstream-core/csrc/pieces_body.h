@@ -344,25 +344,6 @@ static void ngram_gate(const float *keys, const float *queries, const float *val
         }
 }
 
-static void unpack(const uint32_t *packed, const float *scales, const float *biases, int64_t rows, int64_t columns,
-                   int32_t bits, int64_t group_size, float *out) {
-    const uint8_t *octets = (const uint8_t *)packed; /* little-endian words: values in byte order */
-    int64_t groups = rows * (columns / group_size);
-    for (int64_t g = 0; g < groups; g++) {
-        float scale = scales[g], bias = biases[g], *to = out + g * group_size;
-        if (bits == 8) {
-            const uint8_t *from = octets + g * group_size;
-            for (int64_t i = 0; i < group_size; i++) to[i] = (float)from[i] * scale + bias;
-        } else {
-            const uint8_t *from = octets + g * group_size / 2;
-            for (int64_t i = 0; i < group_size / 2; i++) {
-                to[2 * i] = (float)(from[i] & 15) * scale + bias;
-                to[2 * i + 1] = (float)(from[i] >> 4) * scale + bias;
-            }
-        }
-    }
-}
-
 #ifndef WIDEN
 static inline i8 widen(const uint8_t *octets) {
     i8 values;
@@ -453,6 +434,9 @@ static void narrow_product(const ss_narrow *m, const ss_narrow_row *row, int64_t
     }
 }
 
+#include "tiles_body.h"
+#include "attention_body.h"
+
 const ss_pieces SS_PIECES = {
     .rms_norm = rms_norm,
     .mix_streams = mix_streams,
@@ -469,7 +453,9 @@ const ss_pieces SS_PIECES = {
     .route = route,
     .combine = combine,
     .ngram_gate = ngram_gate,
-    .unpack = unpack,
     .narrow_prepare = narrow_prepare,
     .narrow_product = narrow_product,
+    .tile_panel = tile_panel,
+    .tile_product = tile_product,
+    .attend_rows = attend_rows,
 };

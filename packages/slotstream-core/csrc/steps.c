@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "many_rows.h"
 #include "threads.h"
 
 #define NARROW_COLUMNS 512      /* quantised matrices of at most so many columns ... */
@@ -63,8 +64,9 @@ static void multiply_row(const ss_matrix *matrix, int64_t member, const float *x
 }
 
 int32_t ss_apply(ss_pool *pool, const ss_matrix *matrix, const float *x, int64_t rows, float *out) {
-    if (!ss_is_narrow(matrix)) return ss_multiply(pool, matrix, 0, x, SS_FLOAT32, rows, out);
     if (!pool) return SS_BAD_ARGUMENT;
+    if (rows > SS_FEW_ROWS) return ss_many_multiply(pool, matrix, x, rows, out);
+    if (!ss_is_narrow(matrix)) return ss_multiply(pool, matrix, 0, x, SS_FLOAT32, rows, out);
     int shared = matrix->rows * matrix->columns >= SHARED_VALUES;
     ss_narrow narrow = narrow_of(matrix, 0);
     ss_narrow_row row[SS_NARROW_ROWS];
@@ -140,6 +142,8 @@ int32_t ss_apply_experts(ss_pool *pool, const ss_matrix *gate, const ss_matrix *
 int32_t ss_read_streams(const ss_reader *r, ss_pool *pool, const float *streams, int64_t stride, int64_t rows,
                         float *normed, float *low, float *gate, float *mixed, float *injection) {
     int64_t width = r->count * r->hidden;
+    if (rows > SS_FEW_ROWS)
+        return ss_many_read_streams(r, pool, streams, stride, rows, normed, low, gate, mixed, injection);
     pieces->rms_norm(streams, stride, r->weight, rows, r->count, r->count, r->hidden, r->eps, normed, width);
     int32_t code = ss_apply(pool, r->down, normed, rows, low);
     if (code != SS_OK) return code;
@@ -202,6 +206,7 @@ static int32_t read_with(const ss_reader *r, ss_pool *pool, const float *streams
 
 int32_t ss_enter(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, float *projections,
                  float *injection) {
+    if (rows > SS_FEW_ROWS) return ss_many_enter(layer, pool, streams, rows, projections, injection);
     scratch s;
     int32_t code = reserve(&s, rows * (reading_floats(&layer->first) + layer->first.hidden));
     if (code != SS_OK) return code;
@@ -216,6 +221,7 @@ int32_t ss_leave(const ss_layer *layer, ss_pool *pool, const float *mixed, const
                  int64_t rows, const ss_attended *out) {
     const ss_reader *second = &layer->second;
     const ss_expert_layer *experts = &layer->experts;
+    if (rows > SS_FEW_ROWS) return ss_many_leave(layer, pool, mixed, streams, injection, rows, out);
     scratch s;
     int32_t code = reserve(&s, rows * (reading_floats(second) + second->hidden + experts->router->rows));
     if (code != SS_OK) return code;
@@ -256,7 +262,6 @@ int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *stre
     if (code == SS_OK) {
         int64_t stride;
         const float *x = part_of(&layer->inputs, d->part[0], projections, rows, &stride);
-        pieces->convolve(remembered->window, x, stride, d->taps, rows, channels, d->tap_count, 1, convolved);
         move_window(remembered, d->tap_count - 1, x, stride, rows, channels);
         ss_delta_step step = {.rows = rows, .key_heads = d->key_heads, .value_heads = d->value_heads,
                               .key_dim = d->key_dim, .value_dim = d->value_dim, .convolved = convolved,
@@ -266,8 +271,13 @@ int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *stre
         step.gate = part_of(&layer->inputs, d->part[1], projections, rows, &step.gate_stride);
         step.step = part_of(&layer->inputs, d->part[2], projections, rows, &step.step_stride);
         step.decay = part_of(&layer->inputs, d->part[3], projections, rows, &step.decay_stride);
-        pieces->delta_heads(&step, 0, d->value_heads);
-        code = ss_leave(layer, pool, mixed, streams, injection, rows, out);
+        if (rows > SS_FEW_ROWS) {
+            code = ss_many_advance(d, pool, x, stride, remembered->window, convolved, &step);
+        } else {
+            pieces->convolve(remembered->window, x, stride, d->taps, rows, channels, d->tap_count, 1, convolved);
+            pieces->delta_heads(&step, 0, d->value_heads);
+        }
+        if (code == SS_OK) code = ss_leave(layer, pool, mixed, streams, injection, rows, out);
     }
     free(s.memory);
     return code;
@@ -304,6 +314,7 @@ int32_t ss_forecast_logits(const ss_layer *layer, ss_pool *pool, const float *st
 
 int32_t ss_shared(const ss_layer *layer, ss_pool *pool, const float *x, int64_t rows, float *out, float *gate) {
     const ss_expert_layer *e = &layer->experts;
+    if (rows > SS_FEW_ROWS) return ss_many_shared(layer, pool, x, rows, out, gate);
     int64_t all = ss_maps_width(&e->shared), inner = e->shared_down->columns, gate_stride, up_stride;
     scratch s;
     int32_t code = reserve(&s, rows * (all + inner));
@@ -327,6 +338,13 @@ int32_t ss_join_experts(const ss_layer *layer, ss_pool *pool, const ss_routed *r
     int32_t code = reserve(&s, rows * hidden * (top + 1));
     if (code != SS_OK) return code;
     float *outputs = cut(&s, rows * top * hidden), *y = cut(&s, rows * hidden);
+    if (rows > SS_FEW_ROWS) {
+        ss_expert_pairs pairs = {r->gate, r->up, r->down, r->x, NULL, r->slots, top, rows * top, outputs};
+        code = ss_many_experts(pool, &pairs);
+        if (code == SS_OK) code = ss_many_join(layer, pool, r, rows, outputs);
+        free(s.memory);
+        return code;
+    }
     code = ss_apply_experts(pool, r->gate, r->up, r->down, r->x, rows, r->slots, top, outputs);
     if (code == SS_OK) {
         pieces->combine(r->shared, r->shared_gate, r->mix, outputs, rows, top, hidden, y);

@@ -1,7 +1,7 @@
-/* Steps of a decoder layer for few rows: the products and pieces between two readings of the residual streams.
+/* Steps of a decoder layer: the products and pieces between two readings of the residual streams.
  *
  * Everything is float32 and contiguous unless a stride is named. Each row's results have the same bits whatever other
- * rows are in the call. The caller has checked that the shapes agree; a matrix that the products refuse, a slot that
+ * rows are in the call, up to SS_FEW_ROWS of them, and again beyond. The caller has checked that the shapes agree; a matrix that the products refuse, a slot that
  * does not exist and missing memory are reported as in slotstream_native.h, and outputs are undefined then.
  */
 #ifndef SLOTSTREAM_STEPS_H
@@ -10,6 +10,7 @@
 #include "pieces.h"
 #include "slotstream_native.h"
 
+#define SS_FEW_ROWS 32 /* up to so many rows, products run on packed weights; see many_rows.h for more */
 #define SS_MOST_MAPS 4 /* maps of one input, at most; neighbours that are stored alike count as one */
 
 extern const ss_pieces ss_pieces_baseline;

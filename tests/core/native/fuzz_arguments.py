@@ -248,21 +248,18 @@ def ngram_gate(m: Maker) -> list[Any]:
     return [keys, queries, m.spread(rows, hidden), m.floats(rows, streams * hidden)]
 
 
-def unpack(m: Maker) -> list[Any]:
-    rows, bits, group, groups = m.up_to(4, 0), m.random.choice((4, 8)), 8 * m.up_to(8), m.up_to(3)
-    words = m.numbers.integers(0, 2**32, (rows, groups * group * bits // 32)).astype(np.uint32)
-    scales, biases = m.floats(rows, groups), m.floats(rows, groups)
-    return [words, scales, biases, bits, group, m.floats(rows, groups * group)]
-
-
 def size(m: Maker) -> int:
     """A width: of whole groups, or not."""
     return m.random.choice((m.up_to(40), 32 * m.up_to(4), 32))
 
 
 def multiply(m: Maker) -> list[Any]:
-    rows, columns, count = m.up_to(90), size(m), m.up_to(10, 0)
+    rows, columns, count = m.up_to(90), size(m), m.random.choice((m.up_to(10, 0), m.up_to(50, 30)))
     return [m.pool, m.matrix(rows, columns), m.floats(count, columns), m.floats(count, rows)]
+
+
+def multiply_many(m: Maker) -> list[Any]:
+    return multiply(m)
 
 
 def experts(m: Maker) -> list[Any]:
@@ -270,6 +267,21 @@ def experts(m: Maker) -> list[Any]:
     maps = m.matrix(inner, hidden, members), m.matrix(inner, hidden, members), m.matrix(hidden, inner, members)
     slots, out = m.ids(members, rows, top), m.floats(rows * top, hidden)
     return [m.pool, *maps, m.floats(rows, hidden), slots, out]
+
+
+def expert_pairs(m: Maker) -> list[Any]:
+    rows, hidden, inner, members, pairs = m.up_to(9), size(m), size(m), m.up_to(5), m.up_to(40, 0)
+    maps = m.matrix(inner, hidden, members), m.matrix(inner, hidden, members), m.matrix(hidden, inner, members)
+    return [m.pool, *maps, m.floats(rows, hidden), m.ids(rows, pairs), m.ids(members, pairs), m.floats(pairs, hidden)]
+
+
+def attend_rows(m: Maker) -> list[Any]:
+    kv_heads, dim, rows, position, ratio = m.up_to(2), m.up_to(20), m.up_to(40), m.up_to(70, 0), m.up_to(4)
+    width, capacity = kv_heads * m.up_to(3) * dim, rows + position + m.up_to(3, 0)
+    keys, values = m.floats(kv_heads, capacity, dim), m.floats(kv_heads, capacity, dim)
+    selected = m.random.choice((None, m.numbers.integers(0, 2, (rows, capacity // ratio)).astype(np.uint8)))
+    head = [kv_heads, dim, position, selected, ratio, 0.5]
+    return [m.pool, m.floats(rows, width), keys, values, *head, m.floats(rows, width)]
 
 
 def read_streams(m: Maker) -> list[Any]:
@@ -563,7 +575,19 @@ RECIPES: dict[str, Callable[[Maker], list[Any]]] = {
     recipe.__name__: recipe
     for recipe in (
         *(rms_norm, mix_streams, inject, silu_multiply, gate, convolve, delta, norm_rotate, attend, score_blocks),
-        *(route, combine, ngram_gate, unpack, multiply, experts, read_streams, is_narrow, choose),
+        *(
+            route,
+            combine,
+            ngram_gate,
+            multiply,
+            multiply_many,
+            experts,
+            expert_pairs,
+            attend_rows,
+            read_streams,
+            is_narrow,
+            choose,
+        ),
         *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, let_go, forecast),
         *(tickets, list_tickets, settle_tickets, finish_dropped, drop_tickets, read_ahead, foresee, requested, redeem),
     )

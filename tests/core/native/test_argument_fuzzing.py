@@ -14,7 +14,17 @@ AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 X86 = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512, "pieces_avx2.c": AVX2}
 GLUE = (
-    *("module.c", "layer_module.c", "steps.c", "matrices.c", "products.c", "experts.c", "rows.c", "pieces.c"),
+    *(
+        "module.c",
+        "layer_module.c",
+        "steps.c",
+        "many_rows.c",
+        "matrices.c",
+        "products.c",
+        "experts.c",
+        "rows.c",
+        "pieces.c",
+    ),
     *("residency_module.c", "residency.c", "tickets_module.c", "tickets.c", "lanes.c", "segments.c", "mirrors.c"),
 )
 THREADS = ("variants.c", "threads.c")

@@ -13,6 +13,9 @@ import numpy.typing as npt
 _Floats = npt.NDArray[np.float32]
 _Ids = npt.NDArray[np.int32]
 
+FEW_ROWS: int
+"""Up to so many rows products run on packed weights; a row's bits differ from those among more rows."""
+
 def instruction_sets() -> tuple[str, ...]: ...
 def is_narrow(matrix: int, /) -> bool: ...
 def choose(name: str, /) -> None: ...
@@ -61,14 +64,59 @@ def attend(
     out: _Floats,
     /,
 ) -> None: ...
+def attend_rows(
+    pool: int,
+    q: _Floats,
+    keys: _Floats,
+    values: _Floats,
+    kv_heads: int,
+    dim: int,
+    position: int,
+    selected: npt.NDArray[np.uint8] | None,
+    ratio: int,
+    scale: float,
+    out: _Floats,
+    /,
+) -> None:
+    """Causal attention of many rows.
+
+    Args:
+        pool: The threads.
+        q: [rows, heads * dim].
+        keys: [KV heads, capacity, dim].
+        values: As `keys`.
+        kv_heads: Each serves the same number of consecutive heads.
+        dim: Of a head.
+        position: Of the first row; row t sees keys up to its own.
+        selected: [rows, blocks]: of the blocks of `ratio` keys that a row has left behind, those that it sees; None
+            for all.
+        ratio: Keys of a block.
+        scale: Factor of the products.
+        out: As `q`.
+    """
+
 def route(logits: _Floats, normalise: int, ids: _Ids, weights: _Floats, /) -> None: ...
 def combine(shared: _Floats, gate: _Floats, weights: _Floats, routed: _Floats, out: _Floats, /) -> None: ...
 def ngram_gate(keys: _Floats, queries: _Floats, value: _Floats, out: _Floats, /) -> None: ...
-def unpack(
-    packed: npt.NDArray[np.uint32], scales: _Floats, biases: _Floats, bits: int, group_size: int, out: _Floats, /
-) -> None: ...
 def multiply(pool: int, matrix: int, x: _Floats, out: _Floats, /) -> None: ...
+def multiply_many(pool: int, matrix: int, x: _Floats, out: _Floats, /) -> None: ...
 def experts(pool: int, gate: int, up: int, down: int, x: _Floats, slots: _Ids, out: _Floats, /) -> None: ...
+def expert_pairs(
+    pool: int, gate: int, up: int, down: int, x: _Floats, sources: _Ids, slots: _Ids, out: _Floats, /
+) -> None:
+    """Row ``sources[i]`` of ``x`` through the expert in ``slots[i]``, as passes of many rows compute it.
+
+    Args:
+        pool: The threads.
+        gate: A stack of matrices, as the next two.
+        up: As there.
+        down: As there.
+        x: [rows, hidden].
+        sources: [pairs].
+        slots: [pairs].
+        out: [pairs, hidden].
+    """
+
 def read_streams(
     pool: int,
     down: int,

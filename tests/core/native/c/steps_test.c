@@ -1,6 +1,6 @@
 /* Pieces and steps of a layer on drawn shapes, meant to run under sanitizers: every buffer has exactly its size. */
 #include "made.h"
-#include "steps.h"
+#include "many_rows.h"
 
 static int64_t between(int64_t low, int64_t high) { return low + (int64_t)(draw() >> 8) % (high - low + 1); }
 
@@ -125,13 +125,59 @@ static void rest(void) {
     free(logits), free(weights), free(gate), free(ids), free(shared), free(routed), free(out), free(gated);
 }
 
-static void unpacking(int bits, int group) {
-    owned o = make(1, between(1, 5), group * between(1, 3), bits, group, SS_FLOAT32);
-    float *out = blank(o.m.rows * o.m.columns);
-    ss_chosen_pieces->unpack(o.m.weight, o.m.scales, o.m.biases, o.m.rows, o.m.columns, bits, group, out);
-    for (int64_t i = 0; i < o.m.rows * o.m.columns; i++) near(out[i], o.dense[i], 1);
-    free(out);
+/* Products of many rows, and of any part of them; bits 0 is dense. */
+static void tiles(ss_pool *pool, ss_pool *other, int bits, int group, int type) {
+    int64_t columns = bits ? group * between(1, 7) : between(1, 600), rows = between(1, 100), part = between(1, rows);
+    owned o = make(1, between(1, 70), columns, bits, bits ? group : 0, type);
+    float *x = activations(rows * columns), *y = blank(rows * o.m.rows), *alone = blank(part * o.m.rows);
+    CHECK(!ss_many_multiply(pool, &o.m, x, rows, y));
+    for (int64_t i = 0; i < rows * o.m.rows; i++) {
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k < columns; k++) {
+            double value = (double)x[i / o.m.rows * columns + k] * o.dense[i % o.m.rows * columns + k];
+            sum += value, size += fabs(value);
+        }
+        near(y[i], sum, size);
+    }
+    CHECK(!ss_many_multiply(other, &o.m, x + (rows - part) * columns, part, alone));
+    same(alone, y + (rows - part) * o.m.rows, part * o.m.rows);
+    free(x), free(y), free(alone);
     drop(&o);
+}
+
+/* Row t of a pass sees the keys up to its own; of selected ones, those of its blocks and of the unfinished one. */
+static void attention_of_rows(ss_pool *pool, ss_pool *other) {
+    int64_t kv = between(1, 2), heads = kv * between(1, 3), dim = between(1, 20), rows = between(1, 40);
+    int64_t position = between(0, 150), ratio = between(1, 4), end = position + rows, capacity = end + between(0, 5);
+    int64_t width = heads * dim, blocks = end / ratio + between(0, 1), part = between(1, rows);
+    float *q = activations(rows * width), *keys = activations(kv * capacity * dim), *out = blank(rows * width);
+    float *values = activations(kv * capacity * dim), *alone = blank(part * width);
+    uint8_t *selected = exactly((size_t)(rows * blocks));
+    for (int64_t i = 0; i < rows * blocks; i++) selected[i] = (uint8_t)between(0, 1);
+    for (int all = 0; all < 2; all++) {
+        ss_attention_rows a = {heads, kv, dim, rows, position, q, keys, values, capacity * dim, all ? NULL : selected,
+                               blocks, ratio, 0.3f, out};
+        CHECK(!ss_many_attend(pool, &a));
+        for (int64_t i = 0; i < rows * width; i++) {
+            int64_t t = i / width, head = i % width / dim, seen = position + t + 1;
+            double total = 0, sum = 0;
+            for (int64_t k = 0; k < seen; k++) {
+                if (!all && k < seen / ratio * ratio && !selected[t * blocks + k / ratio]) continue;
+                int64_t at = (head / (heads / kv) * capacity + k) * dim;
+                double match = 0;
+                for (int64_t d = 0; d < dim; d++) match += (double)q[t * width + head * dim + d] * keys[at + d];
+                total += exp(0.3 * match), sum += exp(0.3 * match) * values[at + i % dim];
+            }
+            if (total > 0) near(out[i], sum / total, 4);
+        }
+        ss_attention_rows last = a;
+        last.rows = part, last.position = end - part, last.q = q + (rows - part) * width, last.out = alone;
+        if (!all) last.selected = selected + (rows - part) * blocks;
+        CHECK(!ss_many_attend(other, &last));
+        for (int64_t i = 0; i < part * width; i++)
+            CHECK(isnan(alone[i]) || alone[i] == out[(rows - part) * width + i]);
+    }
+    free(q), free(keys), free(values), free(out), free(alone), free(selected);
 }
 
 /* A layer of drawn widths; bits 0 is dense, and `wide` leaves the narrow products. */
@@ -246,8 +292,9 @@ static void recordings(ss_pool *pool, int bits, int64_t hidden) {
     drop_layer(l);
 }
 
-static void layers(ss_pool *pool, ss_pool *other, int bits, int64_t hidden) {
-    int64_t rows = between(2, 6), count = between(1, 3), width = count * hidden;
+/* `rows` rows at once, and in parts of at least `least`, one after another: the same bits. */
+static void layers(ss_pool *pool, ss_pool *other, int bits, int64_t hidden, int64_t rows, int64_t least) {
+    int64_t count = between(1, 3), width = count * hidden;
     made_layer *l = make_layer(bits, hidden, count);
     float *x = activations(rows * width), *together = blank(rows * width), *alone = blank(rows * width);
     float *window = activations(3 * l->channels), *memory = activations(l->memory);
@@ -255,7 +302,10 @@ static void layers(ss_pool *pool, ss_pool *other, int bits, int64_t hidden) {
     memcpy(window_2, window, (size_t)(3 * l->channels) * 4);
     memcpy(memory_2, memory, (size_t)l->memory * 4);
     advance(l, pool, x, rows, window, memory, together);
-    for (int64_t t = 0; t < rows; t++) advance(l, other, x + t * width, 1, window_2, memory_2, alone + t * width);
+    for (int64_t t = 0, part; t < rows; t += part) {
+        part = rows - t < 2 * least ? rows - t : least;
+        advance(l, other, x + t * width, part, window_2, memory_2, alone + t * width);
+    }
     same(together, alone, rows * width);
     same(window, window_2, 3 * l->channels);
     same(memory, memory_2, l->memory);
@@ -271,14 +321,20 @@ static void everything(ss_pool *pool, ss_pool *other) {
         convolutions();
         attention();
         rest();
-        for (int group = 32; group <= 128; group *= 2) unpacking(4, group), unpacking(8, group);
+        attention_of_rows(pool, other);
+        for (int type = SS_FLOAT32; type <= SS_BFLOAT16; type++) {
+            tiles(pool, other, 0, 0, type);
+            for (int group = 32; group <= 128; group *= 2)
+                tiles(pool, other, 4, group, type), tiles(pool, other, 8, group, type);
+        }
     }
     for (int bits = 0; bits <= 8; bits += 4) {
         recordings(pool, bits, 64);
-        layers(pool, other, bits, 64);
-        layers(pool, other, bits, 96);
+        layers(pool, other, bits, 64, between(2, 6), 1);
+        layers(pool, other, bits, 96, between(2, 6), 1);
+        layers(pool, other, bits, 64, between(90, 150), SS_FEW_ROWS + 1);
     }
-    layers(pool, other, 8, 2048); /* matrices large enough to be shared out, and one too wide for the narrow product */
+    layers(pool, other, 8, 2048, between(2, 6), 1); /* matrices large enough to be shared out, and one too wide for the narrow product */
 }
 
 int main(void) {

@@ -24,8 +24,6 @@ Floats = npt.NDArray[np.float32]
 HOST_ROWS: Final = 8
 """From this many rows on, a product is worth the detour."""
 
-Unpack = Callable[[npt.NDArray[np.uint32], Floats, Floats, int, int, Floats], None]
-
 UNPACKED_VALUES: Final = 1 << 18
 """Weights unpacked at a time, in values: small enough to stay in the cache while they are used."""
 
@@ -49,14 +47,11 @@ class HostThreads:
 
     Attributes:
         count: How many.
-        unpack: Writes the float32 values of packed words, scales and biases of 4 or 8 bits and a group size to its
-            last argument, in compiled code; None leaves that to numpy.
     """
 
     def __init__(self, count: int | None = None) -> None:
         self._blas = ThreadpoolController().select(user_api="blas")
         self.count = count or os.cpu_count() or 1
-        self.unpack: Unpack | None = None
         self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="host-products")
 
     def single_threaded_blas(self) -> AbstractContextManager[object]:
@@ -121,27 +116,23 @@ class HostMatrix:
         def part(piece: tuple[int, int]) -> None:
             row, start = piece
             own = slice(row, row + height), slice(start, start + step)
-            np.matmul(x[own[0]], self._unpacked(own[1], threads.unpack).T, out=result[own])
+            np.matmul(x[own[0]], self._unpacked(own[1]).T, out=result[own])
 
         threads.run(part, [(row, start) for row in range(0, rows, height) for start in range(0, self._out, step)])
         return result
 
-    def multiply_member(self, member: int, x: Floats, threads: HostThreads) -> Floats:
+    def multiply_member(self, member: int, x: Floats) -> Floats:
         """``x @ W[member].T`` for a stack of matrices [members, out, in], on the calling thread."""
-        product: Floats = x @ self._unpacked(member, threads.unpack).T
+        product: Floats = x @ self._unpacked(member).T
         return product
 
-    def _unpacked(self, part: slice | int, unpack: Unpack | None) -> Floats:
+    def _unpacked(self, part: slice | int) -> Floats:
         if not self._quantized:
             dense: Floats = self._views[0][part]
             return dense
         if self._bits not in (4, 8):
             return self._unpacked_by_mlx(part)
         weight, scales, biases = self._views
-        if unpack is not None:
-            values = np.empty((weight[part].shape[0], self._in), np.float32)
-            unpack(weight[part], scales[part], biases[part], self._bits, self._group_size, values)
-            return values
         octets = np.ascontiguousarray(weight[part]).view(np.uint8)
         rows = octets.shape[0]
         values = np.empty((rows, self._in), np.float32)
@@ -232,8 +223,8 @@ def multiply_by_expert(
     def one_slot(index: int) -> None:
         slot, pairs = int(distinct[index]), pairs_of[index]
         rows = x[pairs]
-        inner = silu(gate.multiply_member(slot, rows, threads)) * up.multiply_member(slot, rows, threads)
-        result[pairs] = down.multiply_member(slot, inner, threads)
+        inner = silu(gate.multiply_member(slot, rows)) * up.multiply_member(slot, rows)
+        result[pairs] = down.multiply_member(slot, inner)
 
     threads.run(one_slot, range(len(distinct)))
     return result

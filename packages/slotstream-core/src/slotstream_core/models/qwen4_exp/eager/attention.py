@@ -161,22 +161,38 @@ class EagerAttention(SparseAttention):
         return out
 
     def _attend_many(self, q: Floats, state: AttentionState, scores: Floats | None) -> Floats:
-        """With dense products over all rows at once; [T, heads * dim]."""
-        tokens, end = len(q), state.length
-        queries = mx.array(q.reshape(tokens, self._heads, self._dim).swapaxes(0, 1))
-        keys, values = state.keys[:, :end], state.values[:, :end]
-        if scores is None:
-            attended = self._attend_all(queries, keys, values)
-        else:
-            attended = self._attend_masked(queries, keys, values, mx.array(scores))
-        return np.ascontiguousarray(np.asarray(attended).swapaxes(0, 1)).reshape(tokens, -1)
+        """All rows at once; [T, heads * dim]."""
+        position, out = state.length - len(q), np.empty(q.shape, np.float32)
+        selected = None
+        if scores is not None:
+            selected = np.asarray(self._blocks.block_mask(mx.array(scores), first_position=position)).view(np.uint8)
+        keys, values = np.asarray(state.keys), np.asarray(state.values)
+        pieces.attend_rows(
+            self._eager.handle,
+            q,
+            keys,
+            values,
+            self._kv_heads,
+            self._dim,
+            position,
+            selected,
+            self._blocks.ratio,
+            self._dim**-0.5,
+            out,
+        )
+        return out
 
 
 class EagerSelector(Selector):
-    """See `Selector`."""
+    """See `Selector`.
+
+    Attributes:
+        ratio: Keys of a block.
+    """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
+        self.ratio = self._ratio
         self._eager = weights.eager_host()
         self._eps = config.rms_norm_eps
         self._q_weight = np.array(self._q_norm.plain_weight).reshape(-1)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from slotstream_core import _native as pieces
 from slotstream_core.models.qwen4_exp.host_products import Floats
+from slotstream_core.native import NativeLibrary
+from slotstream_core.native.checking import random_matrix
 
 TOLERANCE = 2e-5
 """Largest difference that float32 rounding explains, for values of about one."""
 
 
-def disagreement(*, plain: bool) -> str | None:
+def disagreement(library: NativeLibrary, *, plain: bool) -> str | None:
     """Choose the pieces' instruction set and compare them with numpy on fixed random values.
 
     Args:
+        library: Whose threads to use.
         plain: Use the least that the architecture offers.
 
     Returns:
@@ -22,7 +29,14 @@ def disagreement(*, plain: bool) -> str | None:
     """
     pieces.choose("baseline" if plain else pieces.instruction_sets()[0])
     generator = np.random.default_rng(0)
-    checks = {"normalisation": _norms, "the delta rule": _delta, "attention": _attention, "routing": _routing}
+    checks: dict[str, Callable[[np.random.Generator], tuple[Floats, Floats]]] = {
+        "normalisation": _norms,
+        "the delta rule": _delta,
+        "attention": _attention,
+        "routing": _routing,
+        "a product of many rows": partial(_product, library),
+        "attention of many rows": partial(_attention_of_rows, library),
+    }
     for name, check in checks.items():
         found, wanted = check(generator)
         difference = float(np.max(np.abs(found - wanted)))
@@ -79,6 +93,25 @@ def _attention(generator: np.random.Generator) -> tuple[Floats, Floats]:
     scores = np.exp(0.2 * np.einsum("hd,hkd->hk", q.reshape(heads, dim), shown_keys))
     wanted = np.einsum("hk,hkd->hd", scores / scores.sum(axis=-1, keepdims=True), shown)
     return found, wanted.reshape(-1)
+
+
+def _product(library: NativeLibrary, generator: np.random.Generator) -> tuple[Floats, Floats]:
+    matrix, dense = random_matrix(generator, (1, 37, 96), bits=4, group_size=32)
+    x = _draw(generator, 19, 96)
+    found = np.empty((19, 37), np.float32)
+    pieces.multiply_many(library.handle, ctypes.addressof(matrix.structure), x, found)
+    return found, (x @ dense[0].T).astype(np.float32)
+
+
+def _attention_of_rows(library: NativeLibrary, generator: np.random.Generator) -> tuple[Floats, Floats]:
+    heads, kv_heads, dim, rows, before = 4, 2, 20, 19, 70
+    q, keys = _draw(generator, rows, heads * dim), _draw(generator, kv_heads, rows + before, dim)
+    values, found = _draw(generator, kv_heads, rows + before, dim), np.empty((rows, heads * dim), np.float32)
+    pieces.attend_rows(library.handle, q, keys, values, kv_heads, dim, before, None, 1, 0.2, found)
+    scores = np.exp(0.2 * np.einsum("thd,hkd->thk", q.reshape(rows, heads, dim), keys.repeat(2, axis=0)))
+    scores *= (np.arange(rows + before) <= np.arange(rows)[:, None] + before)[:, None]
+    wanted = np.einsum("thk,hkd->thd", scores / scores.sum(axis=-1, keepdims=True), values.repeat(2, axis=0))
+    return found, wanted.reshape(rows, -1)
 
 
 def _routing(generator: np.random.Generator) -> tuple[Floats, Floats]:

@@ -14,7 +14,7 @@ from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost, MatrixView, rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
 from slotstream_core.models.qwen4_exp.host_products import Floats
-from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch, host_stacks
+from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 
 Slots = npt.NDArray[np.int32]
@@ -174,82 +174,25 @@ class EagerExpertLayer(ExpertLayer):
         if views is None:
             return super()._compute(x, slots)
         places, rows = np.asarray(slots), rows_of(x)
-        if len(rows) > NATIVE_ROWS and np.bincount(places.reshape(-1)).max() > NATIVE_ROWS:
-            sources = np.repeat(np.arange(len(rows)), self._top)
-            outputs = self._mixed_pairs(arrays, views, rows, sources, places.reshape(-1))
-            return mx.array(outputs.reshape(*places.shape, -1))
-        return mx.array(self._packed(views, rows, places))
+        sources = np.repeat(np.arange(len(rows), dtype=np.int32), places.shape[1])
+        return mx.array(self._outputs(views, rows, sources, places.reshape(-1)).reshape(*places.shape, -1))
 
     def _compute_pairs(self, x: mx.array, rows: npt.NDArray[np.integer], slots: Slots) -> mx.array:
         arrays = self._experts.arrays(self._layer)
         views = self._views(arrays)
         if views is None:
             return super()._compute_pairs(x, rows, slots)
-        return mx.array(self._mixed_pairs(arrays, views, rows_of(x), rows, slots))
+        return mx.array(self._outputs(views, rows_of(x), rows.astype(np.int32), slots))
 
-    def _packed(self, views: Views, x: Floats, slots: Slots) -> Floats:
-        """Outputs [rows, k, hidden] of the experts in ``slots`` [rows, k] on ``x`` [rows, hidden]."""
-        gate, up, down = views
-        top = slots.shape[1]
-        out = np.empty((slots.size, x.shape[1]), np.float32)
-
-        def part(first: int, last: int) -> None:
-            _native.experts(
-                self._eager.handle,
-                gate.handle,
-                up.handle,
-                down.handle,
-                x[first:last],
-                slots[first:last],
-                out[first * top : last * top],
-            )
-
-        if len(x) > NATIVE_ROWS and _native.is_narrow(gate.handle):  # wider ones share their threads themselves
-            self._eager.run_parts(part, len(x), values=out.size)
-        else:
-            part(0, len(x))
-        return out.reshape(*slots.shape, -1)
-
-    def _mixed_pairs(
-        self, arrays: ExpertArrays, views: Views, x: Floats, sources: npt.NDArray[np.integer], slots: Slots
-    ) -> Floats:
-        """Row ``sources[i]`` of ``x`` through ``slots[i]``, [pairs, hidden].
-
-        An expert with many rows is unpacked, the others stay packed.
-        """
-        few = np.bincount(slots)[slots] <= NATIVE_ROWS
+    def _outputs(self, views: Views, x: Floats, sources: Slots, slots: Slots) -> Floats:
+        """Row ``sources[i]`` of ``x``, all rows of a pass, through the expert in ``slots[i]``; [pairs, hidden]."""
+        gate, up, down = (view.handle for view in views)
         outputs = np.empty((len(slots), x.shape[1]), np.float32)
-        if few.any():
-            outputs[few] = self._packed(views, x[sources[few]], slots[few, None])[:, 0]
-        many = np.flatnonzero(~few)
-        if len(many):
-            self._unpacked(arrays, x, sources, slots, many, outputs)
+        if len(x) > NATIVE_ROWS:
+            _native.expert_pairs(self._eager.handle, gate, up, down, x, sources, slots, outputs)
+        else:
+            _native.experts(self._eager.handle, gate, up, down, x[sources], slots, outputs)
         return outputs
-
-    def _unpacked(
-        self,
-        arrays: ExpertArrays,
-        x: Floats,
-        sources: npt.NDArray[np.integer],
-        slots: Slots,
-        pairs: npt.NDArray[np.intp],
-        outputs: Floats,
-    ) -> None:
-        """Compute ``pairs``, whose experts have many rows each, with dense products; all rows of an expert together."""
-        gate, up, down = host_stacks(arrays)
-        order = pairs[np.argsort(slots[pairs], kind="stable")]
-        distinct, starts = np.unique(slots[order], return_index=True)
-        groups = list(zip(distinct.tolist(), np.split(order, starts[1:]), strict=True))
-        threads = self._eager.threads
-
-        def one_slot(group: tuple[int, npt.NDArray[np.intp]]) -> None:
-            slot, own = group
-            rows = x[sources[own]]
-            inner = gate.multiply_member(slot, rows, threads)
-            _native.silu_multiply(inner, up.multiply_member(slot, rows, threads), inner)
-            outputs[own] = down.multiply_member(slot, inner, threads)
-
-        threads.run(one_slot, groups)
 
     def _views(self, arrays: ExpertArrays) -> Views | None:
         """The places as the compiled products see them; the arrays change when the pool is resized."""

@@ -17,10 +17,9 @@ from slotstream_core.models.qwen4_exp.host_products import Floats, HostThreads
 from slotstream_core.native import NativeLibrary, NativeMatrix, native_choice
 
 NATIVE_ROWS = 32
-"""Up to this many rows a product runs on packed weights; above, unpacking them for a dense product is faster.
+"""Up to this many rows a product runs on packed weights; above, panels of them are unpacked for all rows of a block.
 
-Measured by `benchmarks.micro.native_crossover` on an idle machine: dense is faster from 96 rows or more on for most
-shapes, from 32 and 48 for two; at 32 packed words are ahead for all but one, which loses 6%.
+`_native.FEW_ROWS`, for where that module may be missing. Measured by `benchmarks.micro.native_crossover`.
 """
 
 PARALLEL_VALUES = 1 << 17
@@ -69,12 +68,11 @@ class EagerHost:
         if library is None:
             return None
         checking = importlib.import_module("slotstream_core.models.qwen4_exp.eager.checking")
-        difference = checking.disagreement(plain=choice == "scalar")
+        difference = checking.disagreement(library, plain=choice == "scalar")
         if difference is not None:
             library.close()
             logger.warning("the compiled layers are not used: %s; MLX's slower operations are used", difference)
             return None
-        threads.unpack = checking.pieces.unpack
         return cls(library, threads)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`DecoderLayer`, computed at once: passes of few rows run whole parts of a layer in one call."""
+"""`DecoderLayer`, computed at once: whole parts of a layer run in one call."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Attended(NamedTuple):
 
 
 class EagerDecoderLayer(DecoderLayer):
-    """See `DecoderLayer`. Longer passes go part by part, with the same bits a row."""
+    """See `DecoderLayer`."""
 
     at_once = True
 
@@ -105,8 +105,34 @@ class EagerDecoderLayer(DecoderLayer):
     ) -> mx.array:
         """See `DecoderLayer.__call__`."""
         experts = self.experts
-        if self._compiled is None or streams.shape[0] > NATIVE_ROWS or not isinstance(experts, EagerExpertLayer):
+        attended = self._attend_at_once(streams, state, positions, watch)
+        if self._compiled is None or attended is None or not isinstance(experts, EagerExpertLayer):
             return super().__call__(streams, state, positions, leases, watch)
+        rows = len(attended.x)
+        if watch is not None:
+            watch.routing(self._layer, attended.x)
+        out = np.empty(attended.streams.shape, np.float32)
+        if not experts.join_streams(self._compiled, attended, leases, watch, out):
+            y = experts.mix_routed(mx.array(attended.x), mx.array(attended.ids), mx.array(attended.mix), leases, watch)
+            _native.inject(attended.streams, attended.injection, rows_of(y), out)
+        return mx.array(out.reshape(rows, *self._shape))
+
+    def attend(
+        self, streams: mx.array, state: LayerState, positions: PassPositions, watch: PassWatch | None = None
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        """See `DecoderLayer.attend`."""
+        attended = self._attend_at_once(streams, state, positions, watch)
+        if attended is None:
+            return super().attend(streams, state, positions, watch)
+        after = mx.array(attended.streams.reshape(-1, *self._shape))
+        return after, mx.array(attended.x), mx.array(attended.injection[:, :, None])
+
+    def _attend_at_once(
+        self, streams: mx.array, state: LayerState, positions: PassPositions, watch: PassWatch | None
+    ) -> Attended | None:
+        """Everything before the experts; None, with nothing done, when the compiled calls do not take the layer."""
+        if self._compiled is None:
+            return None
         if watch is not None:
             watch.entering(self._layer, streams)
         flat = rows_of(streams)
@@ -115,16 +141,10 @@ class EagerDecoderLayer(DecoderLayer):
         elif isinstance(self._mixer, EagerAttention) and isinstance(state, AttentionState):
             attended = self._advance_attention(self._mixer, self._compiled, flat, state, positions)
         else:
-            return super().__call__(streams, state, positions, leases, watch)
-        rows = len(attended.x)
+            return None
         if watch is not None:
-            watch.attended(self._layer, attended.streams.reshape(rows, *self._shape))
-            watch.routing(self._layer, attended.x)
-        out = np.empty(attended.streams.shape, np.float32)
-        if not experts.join_streams(self._compiled, attended, leases, watch, out):
-            y = experts.mix_routed(mx.array(attended.x), mx.array(attended.ids), mx.array(attended.mix), leases, watch)
-            _native.inject(attended.streams, attended.injection, rows_of(y), out)
-        return mx.array(out.reshape(rows, *self._shape))
+            watch.attended(self._layer, attended.streams.reshape(-1, *self._shape))
+        return attended
 
     def _attended(self, rows: int) -> Attended:
         count, hidden = self._shape

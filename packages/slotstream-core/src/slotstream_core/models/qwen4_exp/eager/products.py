@@ -1,4 +1,4 @@
-"""Linear maps of eager layers: packed weights for few rows, unpacked ones and a dense product for many."""
+"""Linear maps of eager layers: compiled products for any number of rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core import _native
-from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost
+from slotstream_core.models.qwen4_exp.eager.host import EagerHost
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, Floats
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, Projection
 
@@ -17,7 +17,7 @@ from slotstream_core.models.qwen4_exp.projections import FusedProjection, Projec
 class EagerMap:
     """A `Projection` on numpy rows; shares its arrays.
 
-    A row's result has the same bits whatever other rows are in the call, up to `NATIVE_ROWS` of them.
+    A row's result has the same bits whatever other rows are in the call, up to `NATIVE_ROWS` of them, and again beyond.
 
     Attributes:
         handle: The matrix's address in C; 0 when the compiled products do not take it.
@@ -39,7 +39,7 @@ class EagerMap:
     def __call__(self, x: Floats) -> Floats:
         """Apply the map to ``x`` [rows, in], contiguous; returns [rows, out]."""
         rows = len(x)
-        if self.handle and rows <= NATIVE_ROWS:
+        if self.handle:
             out = np.empty((rows, self._out), np.float32)
             _native.multiply(self._host.handle, self.handle, x, out)
             return out

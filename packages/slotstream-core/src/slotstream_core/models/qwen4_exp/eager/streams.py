@@ -7,7 +7,7 @@ import numpy as np
 
 from slotstream_core import _native as pieces
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, PARALLEL_VALUES, EagerHost, rows_of
+from slotstream_core.models.qwen4_exp.eager.host import PARALLEL_VALUES, EagerHost, rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMap
 from slotstream_core.models.qwen4_exp.host_products import Floats
 from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer
@@ -54,7 +54,7 @@ class EagerMixing:
         rows = len(streams)
         normed = np.empty(streams.shape, np.float32)
         mixed = np.empty((rows, self._hidden), np.float32)
-        if self._native and rows <= NATIVE_ROWS:
+        if self._native:
             injection = np.empty((rows, self._streams), np.float32)
             pieces.read_streams(
                 self._host.handle,
@@ -75,7 +75,7 @@ class EagerMixing:
         return mixed, normed, self._apart(streams, normed, mixed)
 
     def _apart(self, streams: Floats, normed: Floats, mixed: Floats) -> Floats:
-        """As one call does for few rows, with threads for each step."""
+        """As one call does, where the compiled products do not take every matrix."""
         weight, count = self._weight, self._streams
         self._host.run_rows(
             lambda rows: pieces.rms_norm(streams[rows], weight, count, self._eps, normed[rows]), streams
