@@ -86,10 +86,10 @@ static void multiply(const ss_matrix *matrix, int64_t member, const block_rows *
     float *y[SS_TILE_ROWS];
     ss_tile_matrix m = tiles_of(matrix, member);
     int64_t tiles = (b->rows + SS_TILE_ROWS - 1) / SS_TILE_ROWS;
-    for (int64_t k = 0; k < m.columns; k += DEPTH) {
-        int64_t end = k + DEPTH < m.columns ? k + DEPTH : m.columns;
-        for (int64_t n = first; n < last; n += SS_PANEL) {
-            int64_t width = last - n < SS_PANEL ? last - n : SS_PANEL;
+    for (int64_t n = first; n < last; n += SS_PANEL) {
+        int64_t width = last - n < SS_PANEL ? last - n : SS_PANEL;
+        for (int64_t k = 0; k < m.columns; k += DEPTH) {
+            int64_t end = k + DEPTH < m.columns ? k + DEPTH : m.columns;
             pieces->tile_panel(&m, n, k, end, panel);
             for (int64_t tile = 0; tile < tiles; tile++) { /* of nearly equal height */
                 int64_t from = b->rows * tile / tiles, rows = b->rows * (tile + 1) / tiles - from;

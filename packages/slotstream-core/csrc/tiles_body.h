@@ -62,7 +62,7 @@ SS_INLINED void packed_half(const ss_tile_matrix *m, int64_t row, int64_t output
     }
 }
 
-/* What the next outputs are unpacked from: too many short stretches for the processor to foresee. */
+/* What the next panel is unpacked from: too many short stretches for the processor to foresee. */
 static inline void fetch_ahead(const ss_tile_matrix *m, int64_t row, int64_t first, int64_t last) {
     int64_t row_bytes = m->columns * m->bits / 8, from = first * m->bits / 8, to = last * m->bits / 8;
     for (int64_t n = row; n < row + SS_PANEL && n < m->rows; n++)
@@ -72,7 +72,8 @@ static inline void fetch_ahead(const ss_tile_matrix *m, int64_t row, int64_t fir
 
 static void tile_panel(const ss_tile_matrix *m, int64_t row, int64_t first, int64_t last, float *panel) {
     int64_t outputs = m->rows - row < SS_PANEL ? m->rows - row : SS_PANEL;
-    fetch_ahead(m, row + SS_PANEL, first, last);
+    if (last < m->columns) fetch_ahead(m, row, last, 2 * last - first < m->columns ? 2 * last - first : m->columns);
+    else fetch_ahead(m, row + SS_PANEL, 0, last - first);
     for (int64_t half = 0; half < outputs; half += LANES) {
         int64_t at = row + half, own = outputs - half;
         if (m->bits == 4) packed_half(m, at, own, first, last, panel + half, 4);

@@ -744,7 +744,8 @@ def main() -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    offered = {name for name in dir(module) if not name.startswith("_")} - WITHOUT_ARGUMENTS
+    named = {name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))}
+    offered = named - WITHOUT_ARGUMENTS
     assert offered == set(RECIPES), f"functions without a recipe, or gone: {sorted(offered ^ set(RECIPES))}"
     maker = Maker(module, ctypes.CDLL(path), seed)
     counts = {name: [0, 0] for name in sorted(RECIPES)}
