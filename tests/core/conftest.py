@@ -9,6 +9,7 @@ import pytest
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.native.binding import library_path
 from slotstream_core.testing import write_tiny_model
+from tests.core.expert_files import ExpertFile, expert_file
 
 os.environ.setdefault("MLX_ENABLE_TF32", "0")  # exact float32 products where the device offers shorter ones
 
@@ -17,6 +18,13 @@ os.environ.setdefault("MLX_ENABLE_TF32", "0")  # exact float32 products where th
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete tiny quantised model, read-only."""
     return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
+    """Two layers of six experts, read-only. Modules that need other sizes have one of their own."""
+    with expert_file(tmp_path_factory.mktemp("experts")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module", params=["compiled", "python"])

@@ -91,6 +91,22 @@ def test_python_and_c_agree_on_what_few_rows_are() -> None:
     assert NATIVE_ROWS == _native.FEW_ROWS
 
 
+@pytest.mark.usefixtures("compiled_code_on")
+def test_a_recorded_pass_of_many_rows_can_be_gone_on_from_inside(checkpoint: Path) -> None:
+    rows = NATIVE_ROWS + 4
+    with open_model(checkpoint) as model:
+        state = model.new_state()
+        run_passes(model, PROMPT[:10], (10,), state)
+        whole = run_passes(model, PROMPT[10 : 10 + rows], (rows,), state.fork())
+        cut = state.fork()
+        run_passes(model, PROMPT[10:33], (23,), cut)
+        recorded = np.array(model.forward(PROMPT[10 : 10 + rows], state, logits="all", record=True).logits)
+        state.trim(33)
+        after, expected = (run_passes(model, PROMPT[33:40], (1,), each) for each in (state, cut))
+    assert np.abs(recorded - whole).max() < TOLERANCE
+    assert np.abs(after - expected).max() < TOLERANCE
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_the_pieces_agree_with_numpy_under_every_instruction_set(plain: bool) -> None:
     with opened_library() as library:

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,12 +43,6 @@ from tests.core.test_pool import assert_slots_hold
 pytestmark = pytest.mark.usefixtures("lanes")
 
 NAMES = (Path("first"), Path("second"), Path("third"))
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
-    with expert_file(tmp_path_factory.mktemp("experts")) as opened:
-        yield opened
 
 
 class Disks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -26,12 +26,6 @@ from slotstream_core.experts.streamed import StreamedExperts
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
 
 pytestmark = pytest.mark.usefixtures("lanes")
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
-    with expert_file(tmp_path_factory.mktemp("experts")) as opened:
-        yield opened
 
 
 def assert_slots_hold(stored: ExpertFile, pool: SlotPool, layer: int, experts: Sequence[int], lease: PoolLease) -> None:

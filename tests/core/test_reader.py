@@ -48,12 +48,6 @@ from tests.core.expert_files import (
 pytestmark = pytest.mark.usefixtures("lanes")
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
-    with expert_file(tmp_path_factory.mktemp("experts")) as opened:
-        yield opened
-
-
 def read(reader: ExpertReader, arrays: SlotArrays, records: Sequence[Record]) -> Batch:
     batch = reader.prepare(records, arrays)
     reader.submit(batch)

@@ -2,7 +2,6 @@
 
 import ctypes
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,7 @@ from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, HostMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.experts.streamed import StreamedExperts
-from tests.core.expert_files import ExpertFile, expert_file
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
-    with expert_file(tmp_path_factory.mktemp("experts")) as opened:
-        yield opened
+from tests.core.expert_files import ExpertFile
 
 
 def read(reader: ExpertReader, arrays: SlotArrays, records: list[Record]) -> Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,19 +21,13 @@ from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.loading import load_model
 from slotstream_core.options import WARM_VARIABLE, EngineOptions
 from slotstream_planner import PlanRequest
-from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
+from tests.core.expert_files import ExpertFile, ScriptedSource
 from tests.core.test_pool import assert_slots_hold
 
 pytestmark = pytest.mark.usefixtures("lanes")
 
 ALWAYS = EngineOptions.from_environment({WARM_VARIABLE: "1"})
 SMALL = PlanRequest(experts_per_layer=2, lookahead="off")
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
-    with expert_file(tmp_path_factory.mktemp("experts")) as opened:
-        yield opened
 
 
 class HeldSource(ScriptedSource):
