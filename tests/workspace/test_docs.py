@@ -52,3 +52,30 @@ def test_a_package_says_what_it_is_and_where_its_documents_are(page: str) -> Non
     assert "```" in text
     assert "docs/" in text or "tools/" in text
     assert len(text.splitlines()) >= 10
+
+
+def programs() -> list[tuple[str, str, list[str]]]:
+    """Pages, the programs of this repository that they name, and the options they give them; the log is history."""
+    found = []
+    for page in [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("*/README.md"),
+        *ROOT.glob("*/*/README.md"),
+    ]:
+        if page.name in ("log.md", "CHANGELOG.md"):
+            continue
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for match in re.finditer(r"python -m ((?:benchmarks|tools)[\w.]*)([^`|\n]*)", text):
+            options = re.findall(r"--[a-z][a-z-]*", match[2])
+            found.append((page.relative_to(ROOT).as_posix(), match[1], options))
+    return found
+
+
+@pytest.mark.parametrize(("page", "program", "options"), programs())
+def test_a_program_that_a_page_names_is_there_and_has_the_options(page: str, program: str, options: list[str]) -> None:
+    path = ROOT / program.replace(".", "/")
+    source = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__main__.py"
+    shared = "".join(other.read_text(encoding="utf-8") for other in (ROOT / "benchmarks").glob("*.py"))
+    text = source.read_text(encoding="utf-8") + shared
+    assert [option for option in options if f'"{option}"' not in text] == []
