@@ -34,8 +34,8 @@ def build_module(library: pathlib.Path, sources: Mapping[pathlib.Path, tuple[str
     return library
 
 
-def run_under_sanitizers(program: pathlib.Path, *arguments: str) -> str:
-    """What a Python program printed. Anything but a clean end fails the test."""
+def run_under_sanitizers(program: str, *arguments: str) -> str:
+    """What a Python program, a module of the tests, printed. Anything but a clean end fails the test."""
     assert COMPILER is not None
     runtimes = []
     for name in ("libasan.so", "libubsan.so"):
@@ -50,7 +50,7 @@ def run_under_sanitizers(program: pathlib.Path, *arguments: str) -> str:
         "PYTHONMALLOC": "malloc",
         "OPENBLAS_NUM_THREADS": "1",
     }
-    command = [sys.executable, str(program), *arguments]
+    command = [sys.executable, "-m", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return done.stdout

@@ -68,7 +68,8 @@ def predict(
     head: DraftHead, attention: AttentionState, streams: mx.array, after: Sequence[int]
 ) -> tuple[npt.NDArray[np.float32], mx.array]:
     with pass_leases() as leases:
-        logits, own = head.predict(attention, streams, mx.array(np.array(after, np.int32)), leases)
+        mixed, own = head._advance(attention, streams, mx.array(np.array(after, np.int32)), leases)
+        logits = head._vocabulary(mixed)
         mx.eval(logits, own)
     return np.array(logits[0]), own
 

@@ -51,7 +51,9 @@ def test_golden_files_replay_through_the_fuzz_target_under_sanitizers(
 def fuzzed_module(folder: pathlib.Path, *, optimised: str, seed: int, rounds: int) -> None:
     sources = [CSRC / name for name in ("codec.c", "frame.c", "batch.c", "encode.c")]
     library = build_module(folder / "_codec.so", dict.fromkeys(sources, (optimised, *UNDEFINED)), "-std=c11")
-    taken, refused = run_under_sanitizers(NATIVE / "fuzz_module.py", str(library), str(seed), str(rounds)).split()
+    taken, refused = run_under_sanitizers(
+        "tests.slotpack.native.fuzz_module", str(library), str(seed), str(rounds)
+    ).split()
     assert int(taken) > rounds / 10
     assert int(refused) > rounds / 10
 

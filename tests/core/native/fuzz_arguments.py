@@ -1,12 +1,11 @@
 """Calls every function of `_native` with right and wrong arguments; the sanitizers watch what it touches.
 
-Run as a program: the module's path, a seed, and how many calls. Right arguments must be taken; wrong ones must be
+Run with `python -m`: the module's path, a seed, and how many calls. Right arguments must be taken; wrong ones must be
 taken or refused with an ordinary error, and a refused call must have written nothing. Prints one line a function.
 """
 
 import collections
 import ctypes
-import importlib.util
 import json
 import os
 import random
@@ -23,6 +22,7 @@ from slotstream_core.experts.integrity import UNMAPPED
 from slotstream_core.experts.residency import Count
 from slotstream_core.native.binding import MatrixStructure
 from slotstream_core.native.lanes import LaneSettings, PieceKindStructure
+from tests.built_modules import built_module
 
 Array = npt.NDArray[Any]
 REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
@@ -418,6 +418,7 @@ def residency(m: Maker) -> list[Any]:
     records = layers * m.up_to(6)
     counts = np.zeros(len(Count), np.int64)
     counts[[Count.IDLE, Count.FREE]] = slots
+    kinds = m.up_to(3)
     return [
         np.full(records, UNMAPPED, np.int32),
         np.zeros(records, np.uint8),
@@ -427,19 +428,19 @@ def residency(m: Maker) -> list[Any]:
         np.zeros(slots, np.uint8),
         np.arange(slots - 1, -1, -1, dtype=np.int32),
         counts,
-        np.zeros(m.up_to(3) * ctypes.sizeof(PieceKindStructure), np.uint8),
-        None,
+        np.zeros(kinds * ctypes.sizeof(PieceKindStructure), np.uint8),
+        m.random.choice((None, np.zeros((layers, kinds, 3), np.int64))),
         layers,
     ]
 
 
 def grant(m: Maker) -> list[Any]:
-    books = residency(m)
-    layers, records, wanted = books[-1], len(books[0]), m.up_to(5)
-    made = m.module.residency(*books)
-    ids = m.ids(records // layers, wanted)
+    """Of an empty pool; half the time of one whose records the call itself reads."""
+    reading = Reading(m, fetches=m.random.random() < 0.5)
+    wanted = m.up_to(5)
+    ids = m.ids(reading.experts, wanted)
     outputs = [np.zeros(count, np.int32) for count in (wanted, wanted + 1, 2 * wanted)]
-    return [made, m.pool, m.random.randrange(layers), ids, *outputs]
+    return [reading.books, m.pool, m.random.randrange(reading.layers), ids, *outputs]
 
 
 def let_go(m: Maker) -> list[Any]:
@@ -462,7 +463,7 @@ def forecast(m: Maker) -> list[Any]:
 class Reading:
     """The books of an empty pool whose records come from one file of zeros, with lanes that read ahead."""
 
-    def __init__(self, m: Maker) -> None:
+    def __init__(self, m: Maker, *, fetches: bool = False) -> None:
         self.layers, self.experts, self.slots, sizes = m.up_to(3), m.up_to(6), m.up_to(8), (64, 16, 16)
         books = residency(m)
         counts = np.zeros(len(Count), np.int64)
@@ -487,7 +488,7 @@ class Reading:
             kind.slot_bytes = kind.disk_bytes = bytes_each
             kind.check = (0, 1, 1)[index]
             places[:, index] = m.zeros, 0, bytes_each
-        books[8:] = [kinds, None, self.layers]
+        books[8:] = [kinds, places if fetches else None, self.layers]
         self.places = places
         self.books = m.module.residency(*books)
         m.lasting.append(self.books)
@@ -739,11 +740,7 @@ def attempt(m: Maker, name: str, counts: dict[str, list[int]]) -> None:
 def main() -> None:
     """Make the calls of one seed."""
     path, seed, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    spec = importlib.util.spec_from_file_location("_native", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = built_module("_native", path)
     named = {name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))}
     offered = named - WITHOUT_ARGUMENTS
     assert offered == set(RECIPES), f"functions without a recipe, or gone: {sorted(offered ^ set(RECIPES))}"

@@ -9,7 +9,7 @@ import pytest
 from tests.sanitized_modules import ROOT, UNDEFINED, build_module, run_under_sanitizers
 
 CSRC = ROOT / "packages" / "slotstream-core" / "csrc"
-FUZZER = pathlib.Path(__file__).parent / "fuzz_arguments.py"
+FUZZER = "tests.core.native.fuzz_arguments"
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 X86 = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512, "pieces_avx2.c": AVX2}

@@ -167,10 +167,10 @@ class DraftHead:
             state.streams, state.tokens = state.streams[spent:], state.tokens[spent:]
             state.first += spent
 
-    def predict(
+    def _advance(
         self, attention: AttentionState, streams: mx.array, after: mx.array, leases: PassLeases
     ) -> tuple[mx.array, mx.array]:
-        """Append rows and predict from the last of them.
+        """Append rows and compute the last of them.
 
         Args:
             attention: Advanced by the rows.
@@ -179,15 +179,9 @@ class DraftHead:
             leases: Hold the experts that the result reads, until it was evaluated.
 
         Returns:
-            Logits of the token after ``after[-1]``, [1, vocab], and the head's own streams, [1, streams, hidden].
+            What the vocabulary's head reads to guess the token after ``after[-1]``, [1, hidden], and the head's own
+            streams, [1, streams, hidden].
         """
-        mixed, streams = self._advance(attention, streams, after, leases)
-        return self._vocabulary(mixed), streams
-
-    def _advance(
-        self, attention: AttentionState, streams: mx.array, after: mx.array, leases: PassLeases
-    ) -> tuple[mx.array, mx.array]:
-        """As `predict`, with what the vocabulary's head reads, [1, hidden], in place of logits."""
         positions = self._positions(attention, streams, queries=1)
         streams = self._layer(self._inputs(streams, after), attention, positions, leases)
         mixed = self._mixer.mix(streams)

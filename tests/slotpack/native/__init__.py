@@ -1,0 +1,1 @@
+"""The C coder's own tests."""
