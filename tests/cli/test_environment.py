@@ -10,8 +10,10 @@ from click.testing import CliRunner
 
 from slotstream_cli.downloading import options_from
 from slotstream_cli.main import main
+from slotstream_core.backend import Backend
 from slotstream_core.errors import SettingError
 from slotstream_core.experts.reader import choose_lanes
+from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
 from slotstream_core.native.library import native_choice
 from slotstream_core.options import EngineOptions
 
@@ -30,9 +32,14 @@ def lanes(environment: Mapping[str, str]) -> object:
     return choose_lanes(environment, core_count=2)
 
 
+def kernels(environment: Mapping[str, str]) -> object:
+    return DeviceKernels.load(Backend.detect(), environment)
+
+
 Reader = Callable[[Mapping[str, str]], object]
 READ_BY: dict[str, Reader] = {
     "SLOTSTREAM_BLAS": EngineOptions.from_environment,
+    "SLOTSTREAM_DEVICE_KERNELS": kernels,
     "SLOTSTREAM_DIRECT_READS": EngineOptions.from_environment,
     "SLOTSTREAM_EXPERT_LOAD_BATCH": EngineOptions.from_environment,
     "SLOTSTREAM_EXPERT_PREFETCH_TAP": EngineOptions.from_environment,
