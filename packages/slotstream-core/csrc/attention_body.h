@@ -5,7 +5,6 @@
  * so it does not matter which other rows and keys are in the call.
  */
 
-#define KEY_BLOCK 64
 #define UNSEEN -1e30f
 
 static inline v8 larger8(v8 a, v8 b) {
@@ -27,7 +26,7 @@ static inline i8 seeing(const ss_attention_rows *a, const int64_t *rows, int64_t
 }
 
 typedef struct {
-    float *queries, *scores, *sums; /* [dim, SS_PANEL], [KEY_BLOCK, SS_PANEL], [dim, SS_PANEL] */
+    float *queries, *scores, *sums; /* [dim, SS_PANEL], [SS_KEY_BLOCK, SS_PANEL], [dim, SS_PANEL] */
     v8 top[SS_PANEL / LANES], total[SS_PANEL / LANES];
     int64_t rows[SS_PANEL];
 } attending;
@@ -35,7 +34,7 @@ typedef struct {
 /* The block's scores become weights; what was summed before is brought to the new maximum. */
 static inline void weigh(const ss_attention_rows *a, attending *own, int64_t key, int64_t count, int whole) {
     for (int v = 0; v < SS_PANEL / LANES; v++) {
-        i8 seen[KEY_BLOCK];
+        i8 seen[SS_KEY_BLOCK];
         v8 top = own->top[v];
         for (int64_t i = 0; i < count; i++) {
             float *at = own->scores + i * SS_PANEL + v * LANES;
@@ -95,8 +94,8 @@ static void attend_rows(const ss_attention_rows *a, int64_t head, int64_t first,
         for (int64_t d = 0; d < dim; d++) own.queries[d * SS_PANEL + n] = a->scale * q[d];
     }
     int64_t end = a->position + own.rows[SS_PANEL - 1] + 1;
-    for (int64_t key = 0; key < end; key += KEY_BLOCK) {
-        int64_t count = end - key < KEY_BLOCK ? end - key : KEY_BLOCK;
+    for (int64_t key = 0; key < end; key += SS_KEY_BLOCK) {
+        int64_t count = end - key < SS_KEY_BLOCK ? end - key : SS_KEY_BLOCK;
         attend_keys(a, &own, keys, values, key, count, !a->selected && key + count <= a->position + first + 1);
     }
     float total[SS_PANEL];

@@ -147,8 +147,6 @@ static float *cut(float **next, int64_t floats) {
     return part;
 }
 
-static int64_t reading_floats(const ss_reader *r) { return 2 * r->count * r->hidden + r->down->rows; }
-
 /* What one block reads of the streams; see ss_read_streams. */
 typedef struct {
     float *normed, *low, *gate, *mixed, *injection;
@@ -226,7 +224,7 @@ static int64_t largest(const cutting *c) { return (c->rows + c->blocks - 1) / c-
 int32_t ss_many_enter(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, float *projections,
                       float *injection) {
     enter_job job = {layer, cut_rows(pool, rows), streams, projections, injection};
-    int64_t floats = largest(&job.cut) * (reading_floats(&layer->first) + layer->first.hidden);
+    int64_t floats = largest(&job.cut) * (ss_reading_floats(&layer->first) + layer->first.hidden);
     return run_blocks(pool, enter_block, &job, job.cut.blocks, floats);
 }
 
@@ -257,7 +255,7 @@ static void leave_block(void *context, int64_t block, float *scratch) {
 int32_t ss_many_leave(const ss_layer *layer, ss_pool *pool, const float *mixed, const float *streams,
                       const float *injection, int64_t rows, const ss_attended *out) {
     leave_job job = {layer, cut_rows(pool, rows), mixed, streams, injection, out};
-    int64_t own = reading_floats(&layer->second) + layer->second.hidden + layer->experts.router->rows;
+    int64_t own = ss_reading_floats(&layer->second) + layer->second.hidden + layer->experts.router->rows;
     return run_blocks(pool, leave_block, &job, job.cut.blocks, largest(&job.cut) * own);
 }
 
@@ -303,13 +301,6 @@ typedef struct {
     float *out, *gate;
 } shared_job;
 
-/* Where a part's first row begins in a block's results, and how far apart its rows are. */
-static const float *part_of(const ss_maps *maps, ss_part part, const float *results, int64_t rows, int64_t *stride) {
-    for (int64_t i = 0; i < part.map; i++) results += rows * maps->map[i]->rows;
-    *stride = maps->map[part.map]->rows;
-    return results + part.column;
-}
-
 static void shared_block(void *context, int64_t block, float *scratch) {
     const shared_job *job = context;
     const ss_expert_layer *e = job->experts;
@@ -321,8 +312,8 @@ static void shared_block(void *context, int64_t block, float *scratch) {
         multiply_rows(e->shared.map[i], x, rows, next);
         next += rows * e->shared.map[i]->rows;
     }
-    const float *g = part_of(&e->shared, e->part[0], both, rows, &gate_stride);
-    const float *u = part_of(&e->shared, e->part[1], both, rows, &up_stride);
+    const float *g = ss_part_of(&e->shared, e->part[0], both, rows, &gate_stride);
+    const float *u = ss_part_of(&e->shared, e->part[1], both, rows, &up_stride);
     pieces->silu_multiply(g, gate_stride, u, up_stride, rows, inner, h);
     multiply_rows(e->shared_down, h, rows, job->out + row * hidden);
     multiply_rows(e->shared_gate, x, rows, job->gate + row);

@@ -131,6 +131,7 @@ typedef struct {
 
 #define SS_PANEL 16     /* outputs of a panel */
 #define SS_TILE_ROWS 6  /* rows of a tile, at most */
+#define SS_KEY_BLOCK 64 /* keys that a panel of queries meets at a time */
 
 /* panel[(k - first) * SS_PANEL + n] = the weight of output row + n for column k, for columns first..last-1, which are
  * whole groups. What stands for outputs past the matrix is not said. */
@@ -156,7 +157,7 @@ typedef struct {
 
 /* Rows first..first + SS_PANEL - 1 of a head, as far as there are so many. Uses ss_attention_floats of scratch. */
 typedef void ss_attend_rows_fn(const ss_attention_rows *rows, int64_t head, int64_t first, float *scratch);
-static inline int64_t ss_attention_floats(int64_t dim) { return (2 * dim + 64) * SS_PANEL; }
+static inline int64_t ss_attention_floats(int64_t dim) { return (2 * dim + SS_KEY_BLOCK) * SS_PANEL; }
 
 typedef struct {
     ss_rms_norm_fn *rms_norm;

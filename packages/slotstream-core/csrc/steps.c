@@ -172,13 +172,6 @@ int32_t ss_apply_maps(const ss_maps *maps, ss_pool *pool, const float *x, int64_
     return SS_OK;
 }
 
-/* Where a part's first row begins, and how far apart its rows are. */
-static const float *part_of(const ss_maps *maps, ss_part part, const float *results, int64_t rows, int64_t *stride) {
-    for (int64_t i = 0; i < part.map; i++) results += rows * maps->map[i]->rows;
-    *stride = maps->map[part.map]->rows;
-    return results + part.column;
-}
-
 /* Memory of one call, cut into arrays. */
 typedef struct {
     float *memory, *next;
@@ -195,8 +188,6 @@ static float *cut(scratch *s, int64_t floats) {
     return part;
 }
 
-static int64_t reading_floats(const ss_reader *r) { return 2 * r->count * r->hidden + r->down->rows; }
-
 static int32_t read_with(const ss_reader *r, ss_pool *pool, const float *streams, int64_t rows, scratch s, float *mixed,
                          float *injection) {
     int64_t width = r->count * r->hidden;
@@ -208,7 +199,7 @@ int32_t ss_enter(const ss_layer *layer, ss_pool *pool, const float *streams, int
                  float *injection) {
     if (rows > SS_FEW_ROWS) return ss_many_enter(layer, pool, streams, rows, projections, injection);
     scratch s;
-    int32_t code = reserve(&s, rows * (reading_floats(&layer->first) + layer->first.hidden));
+    int32_t code = reserve(&s, rows * (ss_reading_floats(&layer->first) + layer->first.hidden));
     if (code != SS_OK) return code;
     float *mixed = cut(&s, rows * layer->first.hidden);
     code = read_with(&layer->first, pool, streams, rows, s, mixed, injection);
@@ -223,7 +214,7 @@ int32_t ss_leave(const ss_layer *layer, ss_pool *pool, const float *mixed, const
     const ss_expert_layer *experts = &layer->experts;
     if (rows > SS_FEW_ROWS) return ss_many_leave(layer, pool, mixed, streams, injection, rows, out);
     scratch s;
-    int32_t code = reserve(&s, rows * (reading_floats(second) + second->hidden + experts->router->rows));
+    int32_t code = reserve(&s, rows * (ss_reading_floats(second) + second->hidden + experts->router->rows));
     if (code != SS_OK) return code;
     float *y = cut(&s, rows * second->hidden), *logits = cut(&s, rows * experts->router->rows);
     code = ss_apply(pool, layer->output, mixed, rows, y);
@@ -261,16 +252,16 @@ int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *stre
     code = ss_enter(layer, pool, streams, rows, projections, injection);
     if (code == SS_OK) {
         int64_t stride;
-        const float *x = part_of(&layer->inputs, d->part[0], projections, rows, &stride);
+        const float *x = ss_part_of(&layer->inputs, d->part[0], projections, rows, &stride);
         move_window(remembered, d->tap_count - 1, x, stride, rows, channels);
         ss_delta_step step = {.rows = rows, .key_heads = d->key_heads, .value_heads = d->value_heads,
                               .key_dim = d->key_dim, .value_dim = d->value_dim, .convolved = convolved,
                               .rate = d->rate, .dt_bias = d->dt_bias, .norm_weight = d->norm_weight,
                               .memory = remembered->memory, .history = remembered->history, .out = mixed, .norm_eps = d->norm_eps, .key_eps = d->key_eps,
                               .silu_gate = d->silu_gate};
-        step.gate = part_of(&layer->inputs, d->part[1], projections, rows, &step.gate_stride);
-        step.step = part_of(&layer->inputs, d->part[2], projections, rows, &step.step_stride);
-        step.decay = part_of(&layer->inputs, d->part[3], projections, rows, &step.decay_stride);
+        step.gate = ss_part_of(&layer->inputs, d->part[1], projections, rows, &step.gate_stride);
+        step.step = ss_part_of(&layer->inputs, d->part[2], projections, rows, &step.step_stride);
+        step.decay = ss_part_of(&layer->inputs, d->part[3], projections, rows, &step.decay_stride);
         if (rows > SS_FEW_ROWS) {
             code = ss_many_advance(d, pool, x, stride, remembered->window, convolved, &step);
         } else {
@@ -301,7 +292,7 @@ int32_t ss_forecast_logits(const ss_layer *layer, ss_pool *pool, const float *st
     const ss_matrix *router = layer->experts.router;
     int64_t more = correction ? correction->a->rows + router->rows : 0;
     scratch s;
-    int32_t code = reserve(&s, rows * (reading_floats(&reader) + reader.hidden + more));
+    int32_t code = reserve(&s, rows * (ss_reading_floats(&reader) + reader.hidden + more));
     if (code != SS_OK) return code;
     float *x = cut(&s, rows * reader.hidden);
     reader.inject = NULL; /* nothing is computed from a forecast */
@@ -322,8 +313,8 @@ int32_t ss_shared(const ss_layer *layer, ss_pool *pool, const float *x, int64_t 
     float *both = cut(&s, rows * all), *h = cut(&s, rows * inner);
     code = ss_apply_maps(&e->shared, pool, x, rows, both);
     if (code == SS_OK) {
-        const float *g = part_of(&e->shared, e->part[0], both, rows, &gate_stride);
-        const float *u = part_of(&e->shared, e->part[1], both, rows, &up_stride);
+        const float *g = ss_part_of(&e->shared, e->part[0], both, rows, &gate_stride);
+        const float *u = ss_part_of(&e->shared, e->part[1], both, rows, &up_stride);
         pieces->silu_multiply(g, gate_stride, u, up_stride, rows, inner, h);
         code = ss_apply(pool, e->shared_down, h, rows, out);
     }

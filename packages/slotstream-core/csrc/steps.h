@@ -1,8 +1,9 @@
 /* Steps of a decoder layer: the products and pieces between two readings of the residual streams.
  *
  * Everything is float32 and contiguous unless a stride is named. Each row's results have the same bits whatever other
- * rows are in the call, up to SS_FEW_ROWS of them, and again beyond. The caller has checked that the shapes agree; a matrix that the products refuse, a slot that
- * does not exist and missing memory are reported as in slotstream_native.h, and outputs are undefined then.
+ * rows are in the call, up to SS_FEW_ROWS of them, and again beyond. The caller has checked that the shapes agree; a
+ * matrix that the products refuse, a slot that does not exist and missing memory are reported as in slotstream_native.h,
+ * and outputs are undefined then.
  */
 #ifndef SLOTSTREAM_STEPS_H
 #define SLOTSTREAM_STEPS_H
@@ -40,6 +41,9 @@ typedef struct {
     float eps;
 } ss_reader;
 
+/* Values of normed, low and gate below, for each row. */
+static inline int64_t ss_reading_floats(const ss_reader *r) { return 2 * r->count * r->hidden + r->down->rows; }
+
 /* normed [rows, count * hidden] and low [rows, rank] and gate (as normed) are scratch or results as the caller likes;
  * mixed [rows, hidden]; injection [rows, count], untouched without inject. */
 int32_t ss_read_streams(const ss_reader *reader, ss_pool *pool, const float *streams, int64_t stride, int64_t rows,
@@ -58,6 +62,14 @@ int32_t ss_apply_maps(const ss_maps *maps, ss_pool *pool, const float *x, int64_
 typedef struct {
     int64_t map, column;
 } ss_part;
+
+/* Where a part's first row begins in the results of so many rows, and how far apart its rows are. */
+static inline const float *ss_part_of(const ss_maps *maps, ss_part part, const float *results, int64_t rows,
+                                      int64_t *stride) {
+    for (int64_t i = 0; i < part.map; i++) results += rows * maps->map[i]->rows;
+    *stride = maps->map[part.map]->rows;
+    return results + part.column;
+}
 
 /* The gated delta rule between its maps: parts are qkv, gate, step, decay. */
 typedef struct {

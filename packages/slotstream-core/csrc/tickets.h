@@ -59,9 +59,9 @@ int ss_finish_dropped(ss_tickets *tickets, int64_t milliseconds);
 /* Give up the tickets of records before `key`. */
 void ss_drop_tickets(ss_tickets *tickets, int64_t key);
 
-/* Reserve a slot for each of some distinct experts of a layer that is missing, as far as the limits go, and begin to read
- * it; what is resident counts as touched. `asked` are experts on their way for somebody. Returns how many reads were
- * issued, or SS_OUT_OF_RANGE with nothing done when an id or the layer does not exist. */
+/* Reserve a slot for each of some distinct experts of a layer that is missing, as far as the limits go and at most 64 in a
+ * call, and begin to read it; what is resident counts as touched. `asked` are experts on their way for somebody. Returns
+ * how many reads were issued, or SS_OUT_OF_RANGE with nothing done when an id or the layer does not exist. */
 int64_t ss_read_ahead(ss_tickets *tickets, int64_t layer, const int32_t *ids, int64_t count, const int32_t *asked,
                       int64_t asked_count, const ss_ahead_limits *limits);
 

@@ -40,7 +40,7 @@ static inline v8 factors8(const ss_tile_matrix *m, const void *values, const int
     return load8(found);
 }
 
-/* The same of a packed one. */
+/* LANES outputs of a packed panel, as `dense_half`. */
 SS_INLINED void packed_half(const ss_tile_matrix *m, int64_t row, int64_t outputs, int64_t first, int64_t last,
                             float *panel, int32_t bits) {
     const uint8_t *octets[LANES];
