@@ -1,7 +1,6 @@
 """Which body a failure gets on which path."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from slotstream_serve.dialects.base import AnswersInfo, CountsTokens, Dialect, JsonObject
 from slotstream_serve.errors import Failure
@@ -60,8 +59,3 @@ def lowercase_headers(raw: Sequence[tuple[bytes, bytes]]) -> Mapping[str, str]:
     for name, value in raw:
         headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
     return headers
-
-
-def json_safe(value: Any) -> Any:
-    """Return a value for a log line: text and numbers as they are, everything else as text."""
-    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from slotstream_core.checkpoint.config import CONVERTED_MARKS
 from slotstream_core.checkpoint.quantising import PACKED_BITS
 from slotstream_core.checkpoint.quantization import GROUP_SIZES, ModuleQuantization
-from slotstream_core.checkpoint.schema import DRAFT, QUANTISABLE, TensorSpec
+from slotstream_core.checkpoint.schema import QUANTISABLE, TensorSpec
 from slotstream_core.checkpoint.shards import OutputTensor
 from slotstream_core.errors import CheckpointError
 
@@ -94,11 +94,6 @@ def quantization_block(
             block[spec.module] = setting and {"group_size": setting.group_size, "bits": setting.bits}
             block[spec.module] = block[spec.module] or False
     return block
-
-
-def is_draft(tensor: OutputTensor) -> bool:
-    """Whether a stored tensor belongs in the draft head's own file."""
-    return tensor.name.startswith(f"{DRAFT}.")
 
 
 def converted_config(document: Mapping[str, Any], block: Mapping[str, Any] | None) -> dict[str, Any]:

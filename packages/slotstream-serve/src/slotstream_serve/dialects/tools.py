@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from slotstream_core.text.template import ReasoningEffort
 from slotstream_serve.conversation import Reasoning, ToolChoice, ToolSpec
 from slotstream_serve.dialects.base import JsonObject
 from slotstream_serve.dialects.fields import kind_of, wrong_kind
@@ -107,11 +106,6 @@ def reasoning_of(effort: str, *, path: str) -> Reasoning:
     if effort not in EFFORTS:
         raise invalid(f"{path} is {effort[:50]!r}; use one of {', '.join(EFFORTS)}", param=path)
     return EFFORTS[effort]
-
-
-def template_effort(effort: str) -> ReasoningEffort | None:
-    """Return what the model's template calls a level, or None when it does not think at that level."""
-    return EFFORTS[effort].effort
 
 
 def derived_hex(unique: str, purpose: str, digits: int = 32) -> str:
