@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -435,10 +436,70 @@ def test_damage_to_the_records_is_one_sentence_and_removes_nothing(
     assert files_of(model) == left
 
 
+def forget_shards(model: Path) -> None:
+    index = model / MOVED_NAME / MOVED_INDEX
+    index.write_text(json.dumps({**json.loads(index.read_text()), "shards": []}))
+
+
+def test_undoing_without_knowing_the_shards_removes_nothing(model: Path) -> None:
+    move_experts(model)
+    forget_shards(model)
+    left = files_of(model)
+    with pytest.raises(CheckpointDamaged, match="whose shard is not known"):
+        restore_experts(model)
+    assert files_of(model) == left
+
+
+def test_a_shard_with_other_experts_does_not_pass_for_the_one_they_were_moved_from(model: Path, whole: Path) -> None:
+    move_experts(model)
+    tensors, name = tensors_of(model), "model-00002-of-00003.safetensors"
+    slim = (model / name).read_bytes()
+    stacked = (whole / name).read_bytes()
+    header = (model / MOVED_NAME / f"{name}.header").read_bytes()
+    (model / name).write_bytes(
+        header + bytes(len(stacked) - len(header))
+    )  # as a download that was cut off may leave it
+    with pytest.raises(CheckpointDamaged, match="is not the file its experts were moved from"):
+        restore_experts(model)
+    (model / name).write_bytes(slim)
+    assert tensors_of(model) == tensors
+    restore_experts(model)
+    assert files_of(model) == files_of(whole)
+
+
+@pytest.mark.parametrize("document", [b"[]", b'{"a":"b"}', b'{"a":{}}', b"{", b"\xff", b"[" * 100_000])
+def test_a_damaged_header_that_was_kept_is_one_sentence(model: Path, document: bytes) -> None:
+    move_experts(model)
+    tensors = tensors_of(model)
+    (model / MOVED_NAME / "mtp.safetensors.header").write_bytes(len(document).to_bytes(8, "little") + document)
+    with pytest.raises(CheckpointDamaged, match=r"the header of mtp\.safetensors that was kept is damaged"):
+        restore_experts(model)
+    assert tensors_of(model) == tensors
+
+
 def test_a_directory_of_that_name_with_something_else_is_no_concern(model: Path) -> None:
+    mine = ("notes.txt", "sales.records", "page.header", "letter.partial")
     (model / MOVED_NAME).mkdir()
-    (model / MOVED_NAME / "notes.txt").write_text("mine")
+    for name in mine:
+        (model / MOVED_NAME / name).write_text("mine")
+    before = files_of(model)
     tensors_of(model)
     move_experts(model)
     restore_experts(model)
-    assert (model / MOVED_NAME / "notes.txt").read_text() == "mine"
+    assert files_of(model) == before
+
+
+def test_a_directory_that_another_move_removes_meanwhile_is_not_written_to(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, lock = files_of(model), fcntl.flock
+
+    def remove_first(descriptor: int, operation: int) -> None:
+        (model / MOVED_NAME).rmdir()
+        (model / MOVED_NAME).mkdir()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with pytest.raises(CheckpointError, match="run this again"):
+        move_experts(model)
+    assert files_of(model) == before

@@ -44,9 +44,19 @@ def claimed(directory: Path, *, doing: str) -> Iterator[bool]:
         os.close(descriptor)
         raise CheckpointError(f"another {doing} is writing to {directory}; wait for it to end") from error
     try:
+        if not _leads_to(directory, descriptor):
+            raise CheckpointError(f"another {doing} has just ended and removed {directory}; run this again")
         yield created
     finally:
         os.close(descriptor)
+
+
+def _leads_to(directory: Path, descriptor: int) -> bool:
+    """Whether a directory is still the one that was opened."""
+    try:
+        return os.path.samestat(directory.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def check_free_space(directory: Path, needed_bytes: int) -> None:

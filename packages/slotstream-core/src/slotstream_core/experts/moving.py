@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from slotstream_core.experts.layout import ExpertLayout
 from slotstream_core.experts.packed import first_difference, record_pieces
 from slotstream_core.experts.record_files import (
     FILE_SUFFIX,
+    PREFIXES,
     LayerFile,
     digest_from_disk,
     layer_files,
@@ -39,6 +41,11 @@ from slotstream_planner.headers import read_headers
 from slotstream_planner.moved import MOVED_INDEX, MOVED_NAME, MovedExperts, MovedFile, MovedShard, MovedTensor
 
 HEADER_SUFFIX: Final = ".header"
+_OURS: Final = re.compile(
+    rf"(({'|'.join(PREFIXES.values())})-\d+{re.escape(FILE_SUFFIX)}|.*\.safetensors{re.escape(HEADER_SUFFIX)})"
+    rf"({re.escape(PARTIAL_SUFFIX)})?|{re.escape(MOVED_INDEX + PARTIAL_SUFFIX)}"
+)
+"""Names of files that are written into the directory, except the index."""
 
 Progress = Callable[[RepackProgress], None]
 
@@ -110,6 +117,7 @@ def restore_experts(model: Path, *, progress: Progress | None = None) -> MoveRep
         return MoveReport(direction="restored", directory=directory / MOVED_NAME, shards=(), files=(), record_bytes=0)
     with _taken(directory) as store:
         Checkpoint.open(directory).close()
+        store.needed(store.index.shards)  # or nothing is removed
         store.remove_leftovers()
         rewritten: list[str] = []
         removed: list[str] = []
@@ -166,12 +174,7 @@ class _Store:
         Raises:
             CheckpointDamaged: No shard is left, and yet some tensor is nowhere else.
         """
-        present = read_directory(self.model)
-        needed = {tensor.path.name for tensor in present.values() if tensor.path.parent.name == MOVED_NAME}
-        if needed and not shards:
-            raise CheckpointDamaged(
-                f"{self.directory / min(needed)} holds experts whose shard is not known; download the checkpoint again"
-            )
+        needed = self.needed(shards)
         files = tuple(file for file in self.index.files if file.name in needed)
         gone = [file.name for file in self.index.files if file not in files]
         if gone or shards != self.index.shards:
@@ -179,13 +182,30 @@ class _Store:
         self.remove_leftovers()
         return gone
 
+    def needed(self, shards: tuple[MovedShard, ...]) -> frozenset[str]:
+        """Return the files of records that hold what no shard has.
+
+        Args:
+            shards: Those known to lack tensors.
+
+        Raises:
+            CheckpointDamaged: There are such files and no such shard.
+        """
+        present = read_directory(self.model)
+        names = frozenset(tensor.path.name for tensor in present.values() if tensor.path.parent.name == MOVED_NAME)
+        if names and not shards:
+            raise CheckpointDamaged(
+                f"{self.directory / min(names)} holds experts whose shard is not known; download the checkpoint again"
+            )
+        return names
+
     def remove_leftovers(self) -> None:
-        """Remove files that an interrupted run left and the index does not name."""
+        """Remove files that an interrupted run left and the index does not name; others' files stay."""
         known = {file.name for file in self.index.files}
         known |= {self.header_path(shard.name).name for shard in self.index.shards}
         with _refusals(self.directory):
             for path in sorted(self.directory.iterdir()):
-                if path.name not in known and path.name.endswith((FILE_SUFFIX, HEADER_SUFFIX, PARTIAL_SUFFIX)):
+                if path.name not in known and _OURS.fullmatch(path.name):
                     path.unlink(missing_ok=True)
             for path in self.model.glob(f"*.safetensors{PARTIAL_SUFFIX}"):
                 if path.with_suffix("").exists():
@@ -205,8 +225,11 @@ class _Store:
 def _taken(model: Path) -> Iterator[_Store]:
     """Keep other writers out of the directory of records, and remove it at the end if nothing is in it."""
     directory = model / MOVED_NAME
-    with claimed(directory, doing="move of experts"):
+    with claimed(directory, doing="move of experts") as created:
         try:
+            if created:
+                with _refusals(directory):
+                    sync_directory(model)
             yield _Store(model)
         finally:
             with suppress(OSError):
@@ -350,6 +373,8 @@ def _write_with(store: _Store, shard: MovedShard, progress: Progress | None) -> 
     except OSError as error:
         raise CheckpointDamaged(f"{kept} cannot be read: {error.strerror}; download the checkpoint again") from error
     if path.stat().st_size == shard.file_bytes and read_header(path) == header:
+        if digest_from_disk(path) != shard.sha256:  # the records may be the only experts that are left
+            raise CheckpointDamaged(f"{path} is not the file its experts were moved from; download it again")
         return False
     check_free_space(store.model, shard.file_bytes)
     write_with(

@@ -64,9 +64,12 @@ class NewFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            self._close()
             self._partial.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes.
@@ -99,8 +102,7 @@ class NewFile:
             raise CheckpointDamaged(f"{self._path}: the disk gave back other bytes than were written; check the disk")
         with self._refusals():
             self._partial.replace(self._path)
-            os.close(self._descriptor)
-            self._descriptor = -1
+            self._close()
             sync_directory(self._path.parent)
 
     @contextmanager
@@ -168,11 +170,11 @@ def write_with(
         CheckpointDamaged: What was put together is not what was taken apart.
     """
     held = {tensor.name: tensor for tensor in read_headers(path)}
-    entries = _entries(header)
+    names = _in_order(path, header)
     done_bytes = len(header)
     with NewFile(path, byte_count, stat.S_IMODE(path.stat().st_mode)) as out:
         out.write(header)
-        for name in sorted(entries, key=lambda name: (entries[name]["data_offsets"], name)):
+        for name in names:
             blocks: Iterator[memoryview]
             if name in held:
                 blocks = _stored_bytes(path, held[name].offset, held[name].byte_count)
@@ -187,11 +189,18 @@ def write_with(
         out.finish(sha256=sha256)
 
 
-def _entries(header: bytes) -> dict[str, dict[str, list[int]]]:
+def _in_order(path: Path, header: bytes) -> list[str]:
+    """Return the names in a header that was kept, in the order of their data."""
     try:
-        return {name: entry for name, entry in json.loads(header[8:]).items() if name != "__metadata__"}
-    except ValueError as error:
-        raise CheckpointDamaged(f"a header that was kept is not valid JSON ({error})") from error
+        places = {
+            name: entry["data_offsets"] for name, entry in json.loads(header[8:]).items() if name != "__metadata__"
+        }
+        return sorted(places, key=lambda name: (places[name], name))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointDamaged(
+            f"the header of {path.name} that was kept is damaged ({type(error).__name__}); download the checkpoint "
+            "again"
+        ) from error
 
 
 def _header_without(header: bytes, names: frozenset[str]) -> bytes:
