@@ -210,6 +210,31 @@ def test_an_abandoned_request_gives_its_slots_to_the_next(stored: ExpertFile) ->
         experts.pool.check_integrity()
 
 
+def test_slots_of_an_abandoned_request_come_free_although_another_shares_its_read(
+    stored: ExpertFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ScriptedSource(stored.layout())
+    with StreamedExperts(source, slot_count=6, lane_count=2) as experts:
+        source.open_gate.clear()
+        abandoned = experts.request(0, [0, 1, 2])
+        sharing = experts.request(0, [0, 3])
+        done = abandoned.waits[0].batch.done
+        waiting = done.wait
+
+        def opened() -> bool:
+            source.open_gate.set()
+            return waiting()
+
+        monkeypatch.setattr(done, "wait", opened)
+        abandoned.release()
+        following = experts.request(1, [0, 1, 2, 3])
+        following.wait()
+        sharing.wait()
+        assert_slots_hold(stored, experts.pool, 1, [0, 1, 2, 3], following)
+        assert_slots_hold(stored, experts.pool, 0, [0, 3], sharing)
+        experts.pool.check_integrity()
+
+
 def test_an_interrupt_while_waiting_leaves_the_pool_consistent(
     stored: ExpertFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -461,10 +461,13 @@ class SlotPool:
             self._totals["ahead_bytes"] += batch.bytes_read
 
     def _finish_abandoned(self) -> None:
-        """Wait for reads that only their own lanes still hold; they were cancelled, so this is short."""
+        """Wait for reads into slots that nobody else holds.
+
+        Most were cancelled, so this is short. One that brings another record to somebody else was not, and has to end.
+        """
         self._tickets.finish_dropped()
         for loading in list(self._batches):
-            if all(self._residency.holds[slot] == 1 for slot in loading.slots):
+            if any(self._residency.holds[slot] == 1 for slot in loading.slots):
                 loading.batch.done.wait()
                 self._settle(loading)
 
