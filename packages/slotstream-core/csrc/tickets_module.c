@@ -163,7 +163,7 @@ PyObject *ss_py_foresee(PyObject *self, PyObject *const *args, Py_ssize_t count)
     ss_ahead_limits limits = limits_of(&call, args + 7);
     require(&call, call.failed || (logits.rows > 0 && ids / logits.rows == forecast.ranks && ids % logits.rows == 0 &&
                                    logits.width == ss_residency_of(kept->residency)->expert_count &&
-                                   forecast.ranks <= logits.width),
+                                   forecast.ranks > 0 && forecast.ranks <= logits.width),
             "logits, ranks and shares disagree");
     keep_apart(&call);
     int32_t *named = call.failed ? NULL : PyMem_Malloc((size_t)(ids ? ids : 1) * sizeof *named);
