@@ -290,7 +290,9 @@ class SlotPool:
         Raises:
             PoolError: The layer is out of range.
         """
-        if self.missing(layer):
+        first = self._keys(layer, [0])[0]
+        self._settle_finished()
+        if UNMAPPED in self._residency.slot_of[first : first + self.layout.expert_count]:
             return None
         return self.hold_resident(layer, range(self.layout.expert_count))[1]
 
