@@ -74,6 +74,9 @@ def one_pass(policy: DepthPolicy, text: Text, where: Simulated, made: int, scale
     right = next((number for number, (_, hit) in enumerate(found) if not hit), len(found))
     right, judged = min(right, depth + 1), min(right + 1, depth + 1, len(found))
     pass_s = (1 + where.row * depth) * scale
+    if not found and not policy.watches:
+        policy.pass_by()
+        return 0, pass_s
     cost = PassCost(
         depth=depth,
         time_s=pass_s,
@@ -224,6 +227,21 @@ def test_a_head_that_is_wrong_about_itself_is_corrected_and_the_correction_lasts
     calibration.begin()
     assert calibration.chance(0.3) > 0.8
     assert calibration.chance(0.1) < calibration.chance(0.3) < calibration.chance(0.9) < 1
+
+
+def test_while_nothing_is_guessed_one_plain_pass_in_eight_is_timed() -> None:
+    policy, timed = GatedDepth(2), 0
+    for _ in range(64):
+        feed(policy, 0.05, right=False, row=0.5, guess=0.5)
+    for _ in range(160):
+        if policy.starts(8, waiting=1):
+            policy.note(PassCost(depth=0, time_s=1.0, guesses_s=(0.5,)), Outcome(confidences=(0.05,), judged=1))
+        elif policy.watches:
+            policy.note(PassCost(depth=0, time_s=1.0), Outcome())
+            timed += 1
+        else:
+            policy.pass_by()
+    assert 15 <= timed <= 20
 
 
 def test_guesses_that_nothing_was_drawn_for_teach_nothing() -> None:

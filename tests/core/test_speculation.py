@@ -63,7 +63,9 @@ class Scripted:
 class Sequenced:
     """A policy that walks through lists of guesses and of how many are verified, and remembers what it was told."""
 
-    def __init__(self, *depths: int, unverified: int = 0) -> None:
+    def __init__(self, *depths: int, unverified: int = 0, watches: bool = True) -> None:
+        self.watches = watches
+        self.passed_by = 0
         self._depths = depths
         self._unverified = unverified
         self._next = 0
@@ -83,6 +85,9 @@ class Sequenced:
 
     def verified(self, confidences: Sequence[float]) -> int:
         return min(self._depth, len(confidences))
+
+    def pass_by(self) -> None:
+        self.passed_by += 1
 
     def note(self, cost: PassCost, outcome: Outcome) -> None:
         self.noted.append((cost, outcome))
@@ -186,6 +191,15 @@ def test_the_policy_hears_of_every_pass(model: Qwen4ExpModel) -> None:
     assert sum(outcome.right for _, outcome in policy.noted) == decoder.counts.accepted
     assert all(cost.time_s > 0 for cost, _ in policy.noted)
     assert all(len(cost.guesses_s) == len(outcome.confidences) for cost, outcome in policy.noted)
+
+
+def test_a_policy_that_watches_no_plain_pass_hears_only_of_guesses(model: Qwen4ExpModel) -> None:
+    policy = Sequenced(2, 0, 0, watches=False)
+    expected = plain(model, GREEDY)
+    tokens, decoder, _ = speculative(Scripted(model, expected, "yn"), GREEDY, policy)
+    assert tokens == expected
+    assert policy.passed_by == decoder.counts.passes_by_depth[0] > 0
+    assert [cost.depth for cost, _ in policy.noted] == [2] * decoder.counts.passes_by_depth[2]
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

@@ -96,6 +96,11 @@ class DraftCosts:
         self._wait_s, self._waited_bytes = 0.0, 0.0
         self._passes = self._latest_plain = 0
 
+    def pass_by(self) -> None:
+        """Count a plain pass that nobody timed."""
+        self._passes += 1
+        self._latest_plain = self._passes
+
     def note(self, cost: PassCost) -> None:
         """Learn from one pass."""
         self._passes += 1

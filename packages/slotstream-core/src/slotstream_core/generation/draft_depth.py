@@ -57,6 +57,13 @@ _LOOK_EVERY: Final = 16
 _LOOK_AT_LEAST_EVERY: Final = 192
 """Plain passes between two looks at guesses: the first look, and what doubling stops at while they bring nothing."""
 
+_FIRST_WATCHED: Final = 64
+"""Passes of an engine that are all timed: the first ones may be slow, and must not be what prices rest on for long."""
+
+_WATCH_EVERY: Final = 8
+"""While nothing is guessed, one of so many plain passes is timed: timing each would cost some hundredths of a small
+model's pass. As often it is asked whether a look that is due can be afforded."""
+
 _TAKEN_IN_SHARE: Final = 0.02
 """Part of a plain pass that the head needs to take in a row, until that was measured."""
 
@@ -99,6 +106,13 @@ class DepthPolicy(Protocol):
     def verified(self, confidences: Sequence[float]) -> int:
         """Return how many guesses, from the first on, the pass verifies."""
 
+    @property
+    def watches(self) -> bool:
+        """Whether the next pass is to be timed and noted, should nothing be guessed before it."""
+
+    def pass_by(self) -> None:
+        """A plain pass was made that nobody timed."""
+
     def note(self, cost: PassCost, outcome: Outcome) -> None:
         """Learn what the pass cost and what became of the guesses."""
 
@@ -123,6 +137,14 @@ class FixedDepth:
     def verified(self, confidences: Sequence[float]) -> int:
         """See `DepthPolicy.verified`."""
         return len(confidences)
+
+    @property
+    def watches(self) -> bool:
+        """See `DepthPolicy.watches`."""
+        return False
+
+    def pass_by(self) -> None:
+        """See `DepthPolicy.pass_by`."""
 
     def note(self, cost: PassCost, outcome: Outcome) -> None:
         """See `DepthPolicy.note`."""
@@ -236,6 +258,8 @@ class GatedDepth:
         self._looking = False
         self._since_look = 0
         self._interval = _LOOK_EVERY
+        self._watched = self._unwatched = 0
+        self._watched_s = 0.0
 
     def begin(self) -> None:
         """See `DepthPolicy.begin`."""
@@ -256,7 +280,8 @@ class GatedDepth:
         if self._expected_worth > 0:
             return True
         self._since_look += 1
-        if self._since_look >= self._interval:
+        late = self._since_look - self._interval
+        if late >= 0 and late % _WATCH_EVERY == 0:
             self._looking = self._budget.affords(self._owed_s(waiting) - self._expected_worth * costs.plain_s)
         return self._looking
 
@@ -273,9 +298,24 @@ class GatedDepth:
         gains = self._gains_s(confidences)
         return gains.index(max(gains))
 
+    @property
+    def watches(self) -> bool:
+        """See `DepthPolicy.watches`."""
+        learns = self._watched < _FIRST_WATCHED or self._expected_worth > 0
+        return learns or self._unwatched + 1 >= _WATCH_EVERY
+
+    def pass_by(self) -> None:
+        """See `DepthPolicy.pass_by`."""
+        self._unwatched += 1
+        self._costs.pass_by()
+        self._budget.pass_time(self._watched_s)
+
     def note(self, cost: PassCost, outcome: Outcome) -> None:
         """See `DepthPolicy.note`."""
         self._costs.note(cost)
+        self._watched, self._unwatched = self._watched + 1, 0
+        if not cost.depth:
+            self._watched_s = cost.time_s
         self._budget.pass_time(cost.total_s)
         if cost.usual:
             self._first_plain = max(0, self._first_plain - 1)
@@ -309,7 +349,7 @@ class GatedDepth:
 
     def _look_ended(self, *, paid: bool) -> None:
         if paid:  # look again at once
-            self._since_look = self._interval = _LOOK_EVERY
+            self._since_look, self._interval = _LOOK_EVERY - 1, _LOOK_EVERY
         else:
             self._since_look = 0
             self._interval = min(2 * self._interval, _LOOK_AT_LEAST_EVERY)

@@ -133,6 +133,11 @@ class SpeculativeDecoder:
 
     def _plain(self, token: int, made: _Guessing) -> int:
         """Read ``token`` alone and return the one after it; a guess that was not verified is judged by it as well."""
+        if not made.guesses and (self._failed_reads or not self._policy.watches):
+            row = next_logits(self._model, self._state, token)
+            self._passes[0] += 1
+            self._policy.pass_by()
+            return self._sampler.sample(row)
         start = _Start(time.perf_counter(), self._waited())
         row = next_logits(self._model, self._state, token)
         cost = self._cost(0, start, made)
