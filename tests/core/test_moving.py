@@ -307,6 +307,26 @@ def test_no_two_processes_move_at_a_time(model: Path) -> None:
                 run(model)
 
 
+def test_experts_are_not_moved_while_they_are_repacked_and_the_other_way_round(model: Path) -> None:
+    before = files_of(model)
+    with claimed(model, doing="repacking"):
+        for run in (move_experts, repack_checkpoint):
+            with pytest.raises(CheckpointError, match="another repacking is writing"):
+                run(model)
+    assert files_of(model) == before
+    refused = []
+
+    def repack(step: RepackProgress) -> None:
+        with pytest.raises(CheckpointError, match="another repacking is writing") as error:
+            repack_checkpoint(model)
+        refused.append(error)
+
+    move_experts(model, progress=repack)
+    assert refused
+    restore_experts(model)
+    assert files_of(model) == before
+
+
 def test_shards_that_are_links_to_a_shared_store_are_left_alone(model: Path, tmp_path: Path) -> None:
     blobs = tmp_path / "blobs"
     blobs.mkdir()
@@ -495,8 +515,9 @@ def test_a_directory_that_another_move_removes_meanwhile_is_not_written_to(
     before, lock = files_of(model), fcntl.flock
 
     def remove_first(descriptor: int, operation: int) -> None:
-        (model / MOVED_NAME).rmdir()
-        (model / MOVED_NAME).mkdir()
+        if (model / MOVED_NAME).is_dir():  # not while the model itself is claimed
+            (model / MOVED_NAME).rmdir()
+            (model / MOVED_NAME).mkdir()
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", remove_first)

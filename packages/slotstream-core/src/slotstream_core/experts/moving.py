@@ -35,7 +35,7 @@ from slotstream_core.experts.record_files import (
     sync_directory,
     write_records,
 )
-from slotstream_core.experts.repacking import RepackProgress, stacked_layouts
+from slotstream_core.experts.repacking import RepackProgress, alone_in, stacked_layouts
 from slotstream_core.experts.shard_rewriting import NewFile, read_header, write_with, write_without
 from slotstream_planner.headers import read_headers
 from slotstream_planner.moved import MOVED_INDEX, MOVED_NAME, MovedExperts, MovedFile, MovedShard, MovedTensor
@@ -83,7 +83,12 @@ def move_experts(model: Path, *, progress: Progress | None = None) -> MoveReport
             lie beside it, it cannot be written to, or the disk has too little room.
     """
     directory = _writable(model)
-    _refuse_records_beside(directory)
+    with alone_in(directory):
+        _refuse_records_beside(directory)
+        return _move(directory, progress)
+
+
+def _move(directory: Path, progress: Progress | None) -> MoveReport:
     with _taken(directory) as store:
         with Checkpoint.open(directory) as checkpoint:  # closed before shards go, or their space would stay taken
             pending = _stacked_shards(stacked_layouts(checkpoint))
@@ -115,7 +120,7 @@ def restore_experts(model: Path, *, progress: Progress | None = None) -> MoveRep
     directory = _writable(model)
     if not (directory / MOVED_NAME).is_dir():
         return MoveReport(direction="restored", directory=directory / MOVED_NAME, shards=(), files=(), record_bytes=0)
-    with _taken(directory) as store:
+    with alone_in(directory), _taken(directory) as store:
         Checkpoint.open(directory).close()
         store.needed(store.index.shards)  # or nothing is removed
         store.remove_leftovers()

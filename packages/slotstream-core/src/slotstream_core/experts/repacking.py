@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -131,10 +132,10 @@ def repack_checkpoint(
         progress: Called before and after each file.
 
     Raises:
-        CheckpointError: The checkpoint cannot be read, the directory cannot be written to or holds something else, or
-            the disk has too little room.
+        CheckpointError: The checkpoint cannot be read, another process repacks it, the directory cannot be written to
+            or holds something else, or the disk has too little room.
     """
-    with Checkpoint.open(model) as checkpoint:
+    with alone_in(model), Checkpoint.open(model) as checkpoint:
         layouts = stacked_layouts(checkpoint)
         _refuse_moved(checkpoint.directory, layouts)
         files = layer_files(layouts)
@@ -164,6 +165,18 @@ def repack_checkpoint(
             record_bytes=layouts["trunk"].record_bytes,
             link=link if output is not None else None,
         )
+
+
+@contextmanager
+def alone_in(model: Path) -> Iterator[None]:
+    """Keep others that repack a checkpoint, move its experts, or write one away from its directory, if it is one.
+
+    Raises:
+        CheckpointError: There is such a process.
+    """
+    directory = model.expanduser()
+    with claimed(directory, doing="repacking") if directory.is_dir() else nullcontext():
+        yield
 
 
 def stacked_layouts(checkpoint: Checkpoint) -> dict[PartName, ExpertLayout]:
