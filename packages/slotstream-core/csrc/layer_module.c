@@ -263,7 +263,12 @@ PyObject *ss_py_advance_delta(PyObject *self, PyObject *const *args, Py_ssize_t 
         int recorded = args[6] != Py_None;
         r.memory = flat(&call, args[5], &values, recorded ? 0 : PyBUF_WRITABLE);
         require(&call, values == size, "the memory has another shape");
-        if (recorded) r.history = fitting(&call, args[6], streams.rows, size, 1).data;
+        if (recorded) {
+            const Py_buffer *memory = &call.views[call.count - 1];
+            r.history = fitting(&call, args[6], streams.rows, size, 1).data;
+            require(&call, call.failed || !overlap(memory, &call.views[call.count - 1]),
+                    "the history shares memory with the memory it begins with");
+        }
     }
     ss_attended out = attended_of(&call, layer, args + 7, streams.rows);
     int32_t code = SS_OK;

@@ -11,6 +11,7 @@ from slotstream_core.experts.residency import Count
 from slotstream_core.native.binding import library_path
 from slotstream_core.native.checking import random_matrix
 from slotstream_core.native.lanes import PieceKindStructure
+from tests.core.native.fuzz_arguments import Maker, advance_delta
 
 if library_path() is None:
     pytest.skip("installed without a compiler", allow_module_level=True)
@@ -59,6 +60,22 @@ def test_indices_that_a_call_would_write_over_are_refused() -> None:
         _native.experts(1, address, address, address, np.ones((3, 32), np.float32), slots, rows)
     assert not memory.any()
     assert not rows.any()
+
+
+def test_a_history_in_the_memory_that_it_begins_with_is_refused() -> None:
+    path = library_path()
+    assert path is not None
+    maker = Maker(_native, ctypes.CDLL(str(path)), seed=3)
+    args = advance_delta(maker)
+    while args[6] is None:
+        args = advance_delta(maker)
+    memory, history = args[5], args[6]
+    both = np.zeros(history.size + memory.size, np.float32)
+    args[6] = both[: history.size].reshape(history.shape)
+    args[5] = both[history.size - 1 : -1].reshape(memory.shape)
+    with pytest.raises(ValueError, match="advance_delta: .* shares memory"):
+        _native.advance_delta(*args)
+    assert not both.any()
 
 
 def test_a_grant_whose_arrays_share_memory_is_refused() -> None:
