@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
+
+from slotstream_planner.index_entries import as_file_name, as_size, as_text
 
 __all__ = ["MOVED_INDEX", "MOVED_NAME", "MOVED_SUFFIX", "MovedExperts", "MovedFile", "MovedShard", "MovedTensor"]
 
@@ -117,7 +118,9 @@ class MovedExperts:
                 files=tuple(_file(entry) for entry in document["files"]),
                 shards=tuple(
                     MovedShard(
-                        name=_name(entry["name"]), file_bytes=_size(entry["file_bytes"]), sha256=_text(entry["sha256"])
+                        name=as_file_name(entry["name"]),
+                        file_bytes=as_size(entry["file_bytes"]),
+                        sha256=as_text(entry["sha256"]),
                     )
                     for entry in document["shards"]
                 ),
@@ -128,36 +131,17 @@ class MovedExperts:
 
 def _file(entry: Mapping[str, Any]) -> MovedFile:
     return MovedFile(
-        name=_name(entry["name"]),
-        file_bytes=_size(entry["file_bytes"]),
-        stride_bytes=_size(entry["stride_bytes"]),
-        sha256=_text(entry["sha256"]),
+        name=as_file_name(entry["name"]),
+        file_bytes=as_size(entry["file_bytes"]),
+        stride_bytes=as_size(entry["stride_bytes"]),
+        sha256=as_text(entry["sha256"]),
         tensors=tuple(
             MovedTensor(
-                name=_text(tensor["name"]),
-                dtype=_text(tensor["dtype"]),
-                shape=tuple(_size(length) for length in tensor["shape"]),
-                offset=_size(tensor["offset"]),
+                name=as_text(tensor["name"]),
+                dtype=as_text(tensor["dtype"]),
+                shape=tuple(as_size(length) for length in tensor["shape"]),
+                offset=as_size(tensor["offset"]),
             )
             for tensor in entry["tensors"]
         ),
     )
-
-
-def _size(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 2**48:
-        raise ValueError(f"it has {value!r} where a size belongs")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"it has {value!r} where a text belongs")
-    return value
-
-
-def _name(value: object) -> str:
-    name = _text(value)
-    if not name or Path(name).name != name:
-        raise ValueError(f"it has {name!r} where the name of a file belongs")
-    return name

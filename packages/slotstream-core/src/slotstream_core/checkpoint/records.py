@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, cast
 from slotstream_core.checkpoint.headers import DTYPE_BYTES, list_directory, read_json_object
 from slotstream_core.errors import CheckpointError, RecordsUnusable
 from slotstream_planner.headers import MAX_HEADER_BYTES
+from slotstream_planner.index_entries import as_file_name, as_size, as_text
 
 RECORDS_NAME: Final = "repacked"
 INDEX_NAME: Final = "index.json"
@@ -207,9 +208,9 @@ def _parse(directory: Path, document: Mapping[str, Any]) -> RecordsIndex:
         )
     sources = tuple(
         SourceFile(
-            name=_name(entry["name"]),
-            file_bytes=_size(entry["file_bytes"]),
-            header_sha256=_text(entry["header_sha256"]),
+            name=as_file_name(entry["name"]),
+            file_bytes=as_size(entry["file_bytes"]),
+            header_sha256=as_text(entry["header_sha256"]),
         )
         for entry in document["sources"]
     )
@@ -223,21 +224,21 @@ def _parse_part(entry: Mapping[str, Any]) -> RecordPart:
         raise ValueError(f"a part named {entry['part']!r}")
     pieces = tuple(
         RecordPiece(
-            name=_text(piece["name"]),
-            dtype=_text(piece["dtype"]),
-            shape=tuple(_size(length) for length in piece["shape"]),
-            offset=_size(piece["offset"]),
+            name=as_text(piece["name"]),
+            dtype=as_text(piece["dtype"]),
+            shape=tuple(as_size(length) for length in piece["shape"]),
+            offset=as_size(piece["offset"]),
         )
         for piece in entry["pieces"]
     )
     part = RecordPart(
         part=cast(PartName, entry["part"]),
-        expert_count=_size(entry["expert_count"]),
-        record_bytes=_size(entry["record_bytes"]),
-        stride_bytes=_size(entry["stride_bytes"]),
+        expert_count=as_size(entry["expert_count"]),
+        record_bytes=as_size(entry["record_bytes"]),
+        stride_bytes=as_size(entry["stride_bytes"]),
         pieces=pieces,
         files=tuple(
-            RecordFile(name=_name(file["name"]), module=_text(file["module"]), sha256=_text(file["sha256"]))
+            RecordFile(name=as_file_name(file["name"]), module=as_text(file["module"]), sha256=as_text(file["sha256"]))
             for file in entry["files"]
         ),
     )
@@ -252,25 +253,6 @@ def _parse_part(entry: Mapping[str, Any]) -> RecordPart:
     if position != part.record_bytes or part.stride_bytes != whole_pages(position) or not pieces:
         raise ValueError(f"records of {part.record_bytes} bytes every {part.stride_bytes}, pieces of {position}")
     return part
-
-
-def _size(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 2**53:
-        raise ValueError(f"{value!r} where a size belongs")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} where a text belongs")
-    return value
-
-
-def _name(value: object) -> str:
-    name = _text(value)
-    if not name or Path(name).name != name:
-        raise ValueError(f"{name!r} is not the name of a file")
-    return name
 
 
 def check_sources(index: RecordsIndex, found: Sequence[SourceFile]) -> None:
