@@ -23,6 +23,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -88,17 +89,17 @@ def measure(directory: Path, options: argparse.Namespace) -> None:
     learnt, asked = PROMPTS[::2][: options.learn], PROMPTS[1::2]
     measured: dict[Mode, list[Measured]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory() as warm:
+        ask = partial(
+            answer,
+            directory,
+            request,
+            prompt_tokens=options.prompt,
+            tokens=options.tokens,
+            warm=Path(warm),
+            access=access,
+        )
         for prompt in learnt:
-            answer(
-                directory,
-                request,
-                prompt,
-                prompt_tokens=options.prompt,
-                tokens=options.tokens,
-                warm=Path(warm),
-                mode="at_once",
-                access=access,
-            )
+            ask(prompt, mode="at_once")
         kept = {path: path.read_bytes() for path in Path(warm).iterdir()}
         for number in range(options.rounds):
             prompt = asked[number % len(asked)]
@@ -106,18 +107,7 @@ def measure(directory: Path, options: argparse.Namespace) -> None:
                 mode = MODES[(place + number) % len(MODES)]
                 for path, content in kept.items():
                     path.write_bytes(content)
-                measured[mode].append(
-                    answer(
-                        directory,
-                        request,
-                        prompt,
-                        prompt_tokens=options.prompt,
-                        tokens=options.tokens,
-                        warm=Path(warm),
-                        mode=mode,
-                        access=access,
-                    )
-                )
+                measured[mode].append(ask(prompt, mode=mode))
             if len({measured[mode][-1].ids for mode in MODES}) != 1:
                 raise SystemExit("the three starts made different ids")
     values: dict[str, float] = {}
