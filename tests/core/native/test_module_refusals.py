@@ -11,7 +11,7 @@ from slotstream_core.experts.residency import Count
 from slotstream_core.native.binding import library_path
 from slotstream_core.native.checking import random_matrix
 from slotstream_core.native.lanes import PieceKindStructure
-from tests.core.native.fuzz_arguments import Maker, advance_delta
+from tests.core.native.fuzz_arguments import Maker, advance_delta, foresee
 
 if library_path() is None:
     pytest.skip("installed without a compiler", allow_module_level=True)
@@ -60,6 +60,15 @@ def test_indices_that_a_call_would_write_over_are_refused() -> None:
         _native.experts(1, address, address, address, np.ones((3, 32), np.float32), slots, rows)
     assert not memory.any()
     assert not rows.any()
+
+
+def test_a_forecast_without_ranks_is_refused() -> None:
+    path = library_path()
+    assert path is not None
+    args = foresee(Maker(_native, ctypes.CDLL(str(path)), seed=3))
+    args[3], args[4] = args[3][:, :0].copy(), args[4][:0].copy()
+    with pytest.raises(ValueError, match="foresee: .*ranks"):
+        _native.foresee(*args)
 
 
 def test_a_history_in_the_memory_that_it_begins_with_is_refused() -> None:
