@@ -100,3 +100,11 @@ def test_an_option_refuses_its_variable_as_it_does_its_argument(
 def test_an_engine_checks_what_was_read_before_it() -> None:
     with pytest.raises(SettingError, match="SLOTSTREAM_NATIVE is 'fast'"):
         EngineOptions.from_environment({"SLOTSTREAM_NATIVE": "fast"})
+
+
+def test_doctor_refuses_what_an_engine_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTSTREAM_BLAS", "x")
+    result = CliRunner().invoke(main, ["doctor", "--no-probe"])
+    assert result.exit_code == 1
+    assert "SLOTSTREAM_BLAS is 'x'" in result.output
+    assert "target" not in result.output

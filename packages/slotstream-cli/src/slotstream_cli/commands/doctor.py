@@ -14,6 +14,7 @@ from slotstream_cli.number_options import MINUTES
 from slotstream_cli.planning_options import make_request, memory_options
 
 if TYPE_CHECKING:
+    from slotstream_core.options import EngineOptions
     from slotstream_planner import Machine, MemoryPlan
     from slotstream_planner.diagnosis import Diagnosis
     from slotstream_planner.hosts import CpuSpeed
@@ -67,8 +68,9 @@ def command(
         {**sizes, "max_prefill_wait_minutes": max_prefill_wait},
         probe_seconds=0.0 if no_probe else _PROBE_SECONDS,
     )
+    options = None if diagnosis.machine.is_simulated else _engine_options()
     now = _loaded_now(diagnosis)
-    read = _read_now(diagnosis, measure=not no_probe)
+    read = None if options is None else _read_now(diagnosis, options, measure=not no_probe)
     if as_json:
         loaded = None if now is None else now.to_json()
         document = {**diagnosis.to_json(), "loaded_now": loaded, "experts_read": None if read is None else asdict(read)}
@@ -156,22 +158,22 @@ class _ReadNow:
         return "\n".join(lines)
 
 
-def _read_now(diagnosis: Diagnosis, *, measure: bool) -> _ReadNow | None:
+def _read_now(diagnosis: Diagnosis, options: EngineOptions, *, measure: bool) -> _ReadNow | None:
     """Say how missing experts are read; None where there are none, or no model that is loaded here."""
     plan, machine = diagnosis.plan, diagnosis.machine
-    if plan is None or machine.is_simulated or not diagnosis.disk.installed:
+    if plan is None or not diagnosis.disk.installed:
         return None
     if plan.pool_slots >= diagnosis.geometry.total_experts:
         return None
     from slotstream_core.errors import CheckpointError
     from slotstream_core.experts.reading import preview_reading
-    from slotstream_core.options import EngineOptions
 
     available = machine.available_bytes if machine.available_bytes is not None else machine.ram_bytes
-    options = EngineOptions.from_environment(os.environ).reading(())
     left = available - plan.expected_peak_bytes
     try:
-        layout, access = preview_reading(diagnosis.disk.path, options=options, available_bytes=left, measure=measure)
+        layout, access = preview_reading(
+            diagnosis.disk.path, options=options.reading(()), available_bytes=left, measure=measure
+        )
     except CheckpointError:
         return None  # whoever loads it is told why
     return _ReadNow(
@@ -179,6 +181,13 @@ def _read_now(diagnosis: Diagnosis, *, measure: bool) -> _ReadNow | None:
         direct=None if access is None else access.direct,
         reason="not measured" if access is None else access.reason,
     )
+
+
+def _engine_options() -> EngineOptions:
+    """What the environment asks of an engine; refused here as `run` would refuse it."""
+    from slotstream_core.options import EngineOptions
+
+    return EngineOptions.from_environment(os.environ)
 
 
 def _loaded_now(diagnosis: Diagnosis) -> MemoryPlan | None:
