@@ -12,7 +12,13 @@ from slotstream_core.experts import cuda_memory as cuda_module
 from slotstream_core.experts.batches import Batch, Record
 from slotstream_core.experts.cuda_memory import cuda_memory, prove
 from slotstream_core.experts.reader import ExpertReader
-from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, HostMemory
+from slotstream_core.experts.slot_memory import (
+    LARGE_PAGE_BYTES,
+    Bytes,
+    DeviceCopies,
+    HostMemory,
+    use_large_pages,
+)
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.experts.streamed import StreamedExperts
@@ -129,6 +135,29 @@ def test_slots_that_only_copies_reach_hold_the_same_bytes(
             assert not read(reader, arrays[-1], records).errors
     for mine, other in zip(arrays[0].views, arrays[1].views, strict=True):
         assert mine.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("byte_count", [LARGE_PAGE_BYTES, 3 * LARGE_PAGE_BYTES - 4096, 5 * LARGE_PAGE_BYTES + 1])
+def test_what_lanes_read_into_begins_with_a_large_page(byte_count: int) -> None:
+    buffer = HostMemory().buffer(byte_count)
+    assert buffer.nbytes == byte_count
+    assert buffer.ctypes.data % LARGE_PAGE_BYTES == 0
+    buffer[:] = 7
+    assert set(buffer[:: LARGE_PAGE_BYTES // 2].tolist()) == {7}
+
+
+def test_a_buffer_smaller_than_a_large_page_takes_no_more_than_it_needs() -> None:
+    buffer = HostMemory().buffer(5000)
+    assert buffer.nbytes == 5000
+    assert buffer.base is None
+
+
+@pytest.mark.parametrize("byte_count", [1, LARGE_PAGE_BYTES // 2, 3 * LARGE_PAGE_BYTES + 17])
+def test_memory_keeps_its_contents_when_it_moves_to_large_pages(byte_count: int) -> None:
+    memory = bytearray(bytes(range(251)) * (byte_count // 251 + 1))
+    before = bytes(memory)
+    use_large_pages(memoryview(memory))
+    assert memory == before
 
 
 def test_growing_keeps_what_copies_brought(stored: ExpertFile) -> None:

@@ -22,7 +22,7 @@ from typing import Self
 from slotstream_core.errors import ExpertReadError, SettingError
 from slotstream_core.experts.batches import Batch, DemandGate, Piece, ReadBatch, Record, Segment
 from slotstream_core.experts.compiled import CLOSE_WAIT_S, CompiledBatch, CompiledLanes, LaneScratch, can_read
-from slotstream_core.experts.slot_memory import Bytes, HostMemory, SlotMemory
+from slotstream_core.experts.slot_memory import LARGE_PAGE_BYTES, Bytes, HostMemory, SlotMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.native.lanes import LaneLibrary, lane_library
@@ -35,7 +35,6 @@ COPYING_LANES = 4
 JOB_BYTES = 1 << 18
 PIECES_PER_READ = 256  # well under the kernel's limit of 1,024 buffers a call
 PAGE_BYTES = 1 << 14  # a multiple of every page size in use
-LARGE_PAGES_FROM_BYTES = 1 << 22
 
 
 Job = tuple[ReadBatch, int]
@@ -218,11 +217,11 @@ def _usable_library(source: ExpertSource, memory: SlotMemory, environment: Mappi
 def _scratch(memory: SlotMemory, lane_count: int, byte_count: int) -> list[Bytes]:
     """Return one page-aligned buffer a lane, out of one block.
 
-    The block is large enough for NumPy to ask for large pages: the disk then transfers whole runs instead of pages.
-    Untouched memory costs nothing.
+    The block is large enough for large pages: the disk then transfers whole runs instead of pages. Untouched memory
+    costs nothing.
     """
     stride = -(-byte_count // PAGE_BYTES) * PAGE_BYTES
-    block = memory.buffer(max(lane_count * stride + PAGE_BYTES, LARGE_PAGES_FROM_BYTES))
+    block = memory.buffer(max(lane_count * stride + PAGE_BYTES, LARGE_PAGE_BYTES))
     first = -block.ctypes.data % PAGE_BYTES
     return [block[first + lane * stride :][:byte_count] for lane in range(lane_count)]
 

@@ -70,8 +70,18 @@ class HostMemory:
     copies: DeviceCopies | None = None
 
     def buffer(self, byte_count: int) -> Bytes:
-        """See `SlotMemory.buffer`. Untouched memory costs nothing."""
-        return np.empty(byte_count, dtype=np.uint8)
+        """See `SlotMemory.buffer`. Untouched memory costs nothing.
+
+        Where it is as large as one, it consists of large pages and begins with one: a disk brings each run of bytes to
+        as many places as there are pages, and on a virtual machine every one of them costs processor time.
+        """
+        if byte_count < LARGE_PAGE_BYTES:
+            return np.empty(byte_count, dtype=np.uint8)
+        whole = -(-byte_count // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES
+        block = np.empty(whole + LARGE_PAGE_BYTES, dtype=np.uint8)
+        first = -block.ctypes.data % LARGE_PAGE_BYTES
+        use_large_pages(block[first : first + whole].data)
+        return block[first : first + byte_count]
 
     def keep(self, memory: memoryview) -> None:
         """See `SlotMemory.keep`: asks for large pages."""
@@ -86,16 +96,18 @@ class HostMemory:
 
 
 def use_large_pages(memory: memoryview) -> None:
-    """Ask Linux to back memory that is already in use with 2 MiB pages, which makes filling and reading it faster.
+    """Ask Linux to back memory with 2 MiB pages, which makes filling and reading it faster.
 
-    The contents stay. Where the system cannot (other systems, kernels before 6.1, memory of a GPU driver), nothing
-    happens.
+    What is in use already is moved, and its contents stay. Where the system cannot (other systems, kernels before 6.1,
+    memory of a GPU driver), nothing happens. What does not fill such a page at either end keeps small ones.
     """
-    if sys.platform != "linux" or memory.nbytes < 2 * LARGE_PAGE_BYTES:
+    if sys.platform != "linux":
         return
     address = np.frombuffer(memory, dtype=np.uint8).ctypes.data
     start = -(-address // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES
     byte_count = (address + memory.nbytes - start) // LARGE_PAGE_BYTES * LARGE_PAGE_BYTES
+    if byte_count <= 0:
+        return
     madvise = ctypes.CDLL(None).madvise
     for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
         madvise(ctypes.c_void_p(start), ctypes.c_size_t(byte_count), advice)
