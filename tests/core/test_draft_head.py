@@ -1,6 +1,7 @@
 """The draft head: parity with the head as it was trained, and what it keeps of a sequence."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import mlx.core as mx
@@ -68,8 +69,8 @@ def predict(
     head: DraftHead, attention: AttentionState, streams: mx.array, after: Sequence[int]
 ) -> tuple[npt.NDArray[np.float32], mx.array]:
     with pass_leases() as leases:
-        mixed, own = head._advance(attention, streams, mx.array(np.array(after, np.int32)), leases)
-        logits = head._vocabulary(mixed)
+        own = head._advance(attention, streams, mx.array(np.array(after, np.int32)), leases)
+        logits = head._outputs.logits(own)
         mx.eval(logits, own)
     return np.array(logits[0]), own
 
@@ -103,6 +104,18 @@ def test_drafts_do_not_depend_on_how_the_sequence_was_read(tiny: Path, lengths: 
             expected.append(int(logits.argmax()))
             logits, streams = predict(head, own, streams, expected[-1:])
         assert model.draft(state, 77, 4) == model.draft(whole, 77, 4) == expected
+
+
+def test_a_guess_is_as_sure_as_the_vocabulary_says(tiny: Path) -> None:
+    with open_drafting_model(tiny) as model:
+        state, head = model.new_state(), head_of(model)
+        streams = model.forward(PROMPT[:9], state).streams
+        logits, _ = predict(head, head.new_state().attention, streams, [*PROMPT[1:9], 77])
+        chances = np.exp(logits - logits.max())
+        with closing(model.guesses(state, 77)) as guesses:
+            guess = next(guesses)
+    assert guess.token == int(logits.argmax())
+    assert guess.confidence == pytest.approx(chances.max() / chances.sum(), rel=1e-4)
 
 
 def test_drafting_twice_guesses_the_same_and_leaves_the_main_model_alone(tiny: Path) -> None:
@@ -164,7 +177,8 @@ def test_rows_that_are_taken_in_do_not_pile_up(tiny: Path, few_rows_wait: int) -
         assert draft_state(state).streams.shape[0] == 1
         for token in PROMPT[:25]:
             model.forward([token], state, decode=True)
-            assert len(draft_state(state).tokens) <= few_rows_wait
+            own = draft_state(state)
+            assert own.length - own.first <= few_rows_wait
         model.draft(state, 3, 2)
         last_logits(model, [3], state)
         model.draft(state, 4, 2)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from slotstream_core import _native
@@ -68,6 +69,32 @@ def test_a_recorded_pass_has_the_logits_of_single_tokens_and_can_be_gone_on_from
         after = run_passes(model, PROMPT[43:50], (1,), state)
     assert np.array_equal(recorded, alone[:6])
     assert np.array_equal(after, alone[3:])
+
+
+@pytest.mark.usefixtures("compiled_code_on")
+def test_attention_has_the_same_bits_in_one_call_and_in_parts(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bool] = []
+    at_once = attention.EagerAttention.advance
+
+    def advance(*args: object, **settings: object) -> bool:
+        taken.append(at_once(*args, **settings))  # type: ignore[arg-type]
+        return taken[-1]
+
+    def logits() -> list[npt.NDArray[np.float32]]:
+        with open_model(checkpoint) as model:
+            state = model.new_state()
+            found = [run_passes(model, PROMPT[:12], (7, 1, 4), state)]
+            found.append(np.array(model.forward(PROMPT[12:18], state, logits="all", record=True).logits))
+            state.trim(14)
+            return [*found, run_passes(model, PROMPT[14:30], (1,), state)]
+
+    monkeypatch.setattr(attention.EagerAttention, "advance", advance)
+    whole = logits()
+    assert set(taken) == {True, False}  # keys are chosen in the end
+    monkeypatch.setattr(attention.EagerAttention, "advance", lambda *_, **__: False)
+    assert all(np.array_equal(one, other) for one, other in zip(whole, logits(), strict=True))
 
 
 @pytest.mark.parametrize("experts", ["in memory", "streamed"])
@@ -205,14 +232,14 @@ def test_a_layer_refuses_matrices_that_do_not_fit_and_arrays_of_another_shape() 
     at = {name: address_of(each) for name, each in held.items()}
     reader = at["down"], at["up"], at["inject"], np.ones(16, np.float32), 2, 1e-6
     experts = at["router"], (at["shared"],), 0, 0, 0, 5, at["shared_down"], at["gate"], 2, 1
-    layer = _native.layer(reader, reader, (at["inputs"],), at["output"], None, experts)
+    layer = _native.layer(reader, reader, (at["inputs"],), at["output"], None, None, experts)
     swapped = at["up"], at["down"], at["inject"], np.ones(16, np.float32), 2, 1e-6
     with pytest.raises(ValueError, match="do not fit"):
-        _native.layer(swapped, reader, (at["inputs"],), at["output"], None, experts)
+        _native.layer(swapped, reader, (at["inputs"],), at["output"], None, None, experts)
     with pytest.raises(ValueError, match="outside its map"):
-        _native.layer(reader, reader, (at["inputs"],), at["output"], None, (*experts[:5], 6, *experts[6:]))
+        _native.layer(reader, reader, (at["inputs"],), at["output"], None, None, (*experts[:5], 6, *experts[6:]))
     with pytest.raises(ValueError, match="missing"):
-        _native.layer(reader, reader, (at["inputs"],), 0, None, experts)
+        _native.layer(reader, reader, (at["inputs"],), 0, None, None, experts)
     x, injection = np.zeros((3, 16), np.float32), np.zeros((3, 2), np.float32)
     with opened_library() as library:
         _native.enter(layer, library.handle, x, np.zeros(36, np.float32), injection)

@@ -8,7 +8,7 @@
 #include "steps.h"
 
 #define CAPSULE "slotstream_core._native.layer"
-#define MOST_VECTORS 8
+#define MOST_VECTORS 10
 
 typedef struct {
     ss_layer layer;
@@ -121,6 +121,31 @@ static int describe_delta(Described *d, PyObject *from, ss_layer *layer) {
     return 1;
 }
 
+static int describe_attention(Described *d, PyObject *from, ss_layer *layer) {
+    ss_attention *a = &layer->attention;
+    long long map[4], column[4], heads, kv_heads, index_width;
+    PyObject *q_weight, *k_weight;
+    int64_t dim = 0;
+    if (!is_tuple(from, "attention")) return 0;
+    if (!PyArg_ParseTuple(from, "LLLLLLLLOOLLLff", &map[0], &column[0], &map[1], &column[1], &map[2], &column[2],
+                          &map[3], &column[3], &q_weight, &k_weight, &heads, &kv_heads, &index_width, &a->eps, &a->scale))
+        return 0;
+    a->q_weight = vector(d, q_weight, &a->dim);
+    if (a->q_weight) a->k_weight = vector(d, k_weight, &dim);
+    if (!a->k_weight) return 0;
+    a->heads = heads, a->kv_heads = kv_heads, a->index_width = index_width;
+    if (dim < 1 || dim != a->dim || kv_heads < 1 || heads < kv_heads || heads % kv_heads) return disagree("heads disagree");
+    if (layer->output->columns % dim || heads != layer->output->columns / dim)
+        return disagree("the output map does not fit the heads");
+    int64_t widths[4] = {2 * heads * dim, kv_heads * dim, kv_heads * dim, index_width};
+    for (int i = 0; i < 4; i++) {
+        a->part[i] = (ss_part){map[i], column[i]};
+        if (widths[i] < 1 || !part_fits(&layer->inputs, a->part[i], widths[i]))
+            return disagree("a part is outside its map");
+    }
+    return 1;
+}
+
 static int describe_experts(PyObject *from, int64_t hidden, ss_expert_layer *experts) {
     long long top, map[2], column[2];
     int normalise;
@@ -145,10 +170,10 @@ static int describe_experts(PyObject *from, int64_t hidden, ss_expert_layer *exp
     return 1;
 }
 
-/* layer(first, second, inputs, output, delta or None, experts): see _native.pyi */
+/* layer(first, second, inputs, output, delta or None, attention or None, experts): see _native.pyi */
 PyObject *ss_py_layer(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
-    if (count != 6) return PyErr_Format(PyExc_TypeError, "layer takes 6 arguments, got %zd", count);
+    if (count != 7) return PyErr_Format(PyExc_TypeError, "layer takes 7 arguments, got %zd", count);
     Described *d = PyMem_Calloc(1, sizeof *d);
     if (d == NULL) return PyErr_NoMemory();
     ss_layer *layer = &d->layer;
@@ -160,7 +185,9 @@ PyObject *ss_py_layer(PyObject *self, PyObject *const *args, Py_ssize_t count) {
                 disagree("the mixer's output and the streams differ in width");
     layer->has_delta = args[4] != Py_None;
     if (right && layer->has_delta) right = describe_delta(d, args[4], layer);
-    if (right) right = describe_experts(args[5], layer->first.hidden, &layer->experts);
+    layer->has_attention = args[5] != Py_None;
+    if (right && layer->has_attention) right = describe_attention(d, args[5], layer);
+    if (right) right = describe_experts(args[6], layer->first.hidden, &layer->experts);
     PyObject *capsule = right ? PyCapsule_New(d, CAPSULE, destroy) : NULL;
     if (capsule == NULL) forget(d);
     return capsule;
@@ -273,6 +300,52 @@ PyObject *ss_py_advance_delta(PyObject *self, PyObject *const *args, Py_ssize_t 
     ss_attended out = attended_of(&call, layer, args + 7, streams.rows);
     int32_t code = SS_OK;
     RUN(RELEASE_FROM, code = ss_advance_delta(layer, pool, streams.data, streams.rows, &r, &out));
+    return finish_with(&call, code);
+}
+
+/* A cache [kv_heads, capacity, dim] that is written. */
+static float *cache_of(Call *call, PyObject *object, const ss_attention *a, int64_t *capacity) {
+    int64_t values = 0, row = 0;
+    float *cache = flat(call, object, &values, PyBUF_WRITABLE);
+    if (call->failed) return NULL;
+    row = a->kv_heads * a->dim;
+    require(call, values % row == 0, "a cache has another shape");
+    *capacity = values / row;
+    return cache;
+}
+
+/* advance_attention(layer, pool, streams rows, queries, cos rows, sin rows, keys, values, length, index rows, then five
+ * outputs of the last `queries` rows) */
+PyObject *ss_py_advance_attention(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "advance_attention", count, 15)) return NULL;
+    const ss_layer *layer = layer_of(&call, args[0]);
+    ss_pool *pool = pool_of(&call, args[1]);
+    require(&call, call.failed || layer->has_attention, "the layer has no attention");
+    Rows streams = streams_of(&call, layer, args[2]);
+    int64_t queries = integer(&call, args[3]);
+    require(&call, call.failed || (streams.rows <= SS_FEW_ROWS && queries > 0 && queries <= streams.rows),
+            "there are no queries, or too many rows");
+    ss_cached c = {0};
+    if (!call.failed) {
+        const ss_attention *a = &layer->attention;
+        Rows cosines = contiguous_rows(&call, args[4]);
+        c.cosines = cosines.data, c.half = cosines.width;
+        require(&call, call.failed || (cosines.rows == streams.rows && c.half <= a->dim / 2), "the angles do not fit the heads");
+        if (!call.failed) c.sines = fitting(&call, args[5], streams.rows, c.half, 0).data;
+        int64_t values = 0;
+        c.keys = cache_of(&call, args[6], a, &c.capacity);
+        c.values = cache_of(&call, args[7], a, &values);
+        c.length = integer(&call, args[8]);
+        require(&call, call.failed || (values == c.capacity && c.length >= 0 && c.length <= c.capacity - streams.rows),
+                "the caches do not hold the rows");
+        if (!call.failed) c.index = fitting(&call, args[9], streams.rows, a->index_width, 1).data;
+    }
+    ss_attended out = attended_of(&call, layer, args + 10, queries);
+    keep_apart(&call);
+    int32_t code = SS_OK;
+    RUN(RELEASE_FROM, code = ss_advance_attention(layer, pool, streams.data, streams.rows, queries, &c, &out));
     return finish_with(&call, code);
 }
 

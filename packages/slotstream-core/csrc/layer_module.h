@@ -1,4 +1,4 @@
-/* The Python functions of layer_module.c, residency_module.c and tickets_module.c. */
+/* The Python functions of layer_module.c, draft_module.c, residency_module.c and tickets_module.c. */
 #ifndef SLOTSTREAM_LAYER_MODULE_H
 #define SLOTSTREAM_LAYER_MODULE_H
 
@@ -10,6 +10,9 @@ PyObject *ss_py_layer(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_enter(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_leave(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_advance_delta(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_advance_attention(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_join_inputs(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_guess(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_shared(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_join_experts(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_residency(PyObject *self, PyObject *const *args, Py_ssize_t count);

@@ -88,6 +88,9 @@ typedef void ss_score_blocks_fn(const float *q, int64_t rows, int64_t heads, int
 typedef void ss_route_fn(const float *logits, int64_t rows, int64_t experts, int64_t top, int32_t normalise,
                          int32_t *ids, float *weights);
 
+/* The place of the largest of `count` logits, at least one (of equals the first), and its probability. */
+typedef int64_t ss_likeliest_fn(const float *logits, int64_t count, float *probability);
+
 /* out[t, :] = sigmoid(gate[t]) * shared[t, :] + sum over j in order of weights[t, j] * routed[t, j, :]. */
 typedef void ss_combine_fn(const float *shared, const float *gate, const float *weights, const float *routed,
                            int64_t rows, int64_t top, int64_t hidden, float *out);
@@ -172,6 +175,7 @@ typedef struct {
     ss_attend_heads_fn *attend_heads;
     ss_score_blocks_fn *score_blocks;
     ss_route_fn *route;
+    ss_likeliest_fn *likeliest;
     ss_combine_fn *combine;
     ss_ngram_gate_fn *ngram_gate;
     ss_narrow_prepare_fn *narrow_prepare;

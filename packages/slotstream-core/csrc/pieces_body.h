@@ -319,6 +319,24 @@ static void route(const float *logits, int64_t rows, int64_t experts, int64_t to
     }
 }
 
+static int64_t likeliest(const float *logits, int64_t count, float *probability) {
+    v8 tops = splat8(-INFINITY), total = {0};
+    int64_t i = 0, place = 0;
+    float top = -INFINITY, rest = 0.0f;
+    for (; i + LANES <= count; i += LANES) {
+        v8 x = load8(logits + i);
+        i8 above = x > tops;
+        tops = (v8)((above & (i8)x) | (~above & (i8)tops));
+    }
+    for (int64_t j = 0; j < LANES; j++) top = tops[j] > top ? tops[j] : top;
+    for (int64_t j = i; j < count; j++) top = logits[j] > top ? logits[j] : top;
+    while (place < count - 1 && !(logits[place] >= top)) place++;
+    for (i = 0; i + LANES <= count; i += LANES) total += exp8(load8(logits + i) - top);
+    for (; i < count; i++) rest += exp1(logits[i] - top);
+    *probability = 1.0f / (sum8(total) + rest);
+    return place;
+}
+
 static void combine(const float *shared, const float *gate, const float *weights, const float *routed, int64_t rows,
                     int64_t top, int64_t hidden, float *out) {
     for (int64_t t = 0; t < rows; t++) {
@@ -451,6 +469,7 @@ const ss_pieces SS_PIECES = {
     .attend_heads = attend_heads,
     .score_blocks = score_blocks,
     .route = route,
+    .likeliest = likeliest,
     .combine = combine,
     .ngram_gate = ngram_gate,
     .narrow_prepare = narrow_prepare,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "many_rows.h"
+#include "scratch.h"
 #include "threads.h"
 
 #define NARROW_COLUMNS 512      /* quantised matrices of at most so many columns ... */
@@ -172,22 +173,6 @@ int32_t ss_apply_maps(const ss_maps *maps, ss_pool *pool, const float *x, int64_
     return SS_OK;
 }
 
-/* Memory of one call, cut into arrays. */
-typedef struct {
-    float *memory, *next;
-} scratch;
-
-static int32_t reserve(scratch *s, int64_t floats) {
-    s->memory = s->next = malloc((size_t)(floats ? floats : 1) * sizeof(float));
-    return s->memory ? SS_OK : SS_NO_MEMORY;
-}
-
-static float *cut(scratch *s, int64_t floats) {
-    float *part = s->next;
-    s->next += floats;
-    return part;
-}
-
 static int32_t read_with(const ss_reader *r, ss_pool *pool, const float *streams, int64_t rows, scratch s, float *mixed,
                          float *injection) {
     int64_t width = r->count * r->hidden;
@@ -270,6 +255,89 @@ int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *stre
         }
         if (code == SS_OK) code = ss_leave(layer, pool, mixed, streams, injection, rows, out);
     }
+    free(s.memory);
+    return code;
+}
+
+typedef struct {
+    const ss_attention_row *rows; /* queries */
+    int64_t heads;
+} attention_job;
+
+static void attention_head(void *context, int64_t piece) {
+    const attention_job *job = context;
+    int64_t head = piece % job->heads;
+    pieces->attend_heads(job->rows + piece / job->heads, head, head + 1);
+}
+
+/* Keys and values of the rows, into the caches. */
+static void remember(const ss_attention *a, const ss_maps *maps, const ss_cached *c, const float *projections,
+                     int64_t rows, float *rotated) {
+    int64_t stride, value_stride, index_stride, dim = a->dim;
+    const float *k = ss_part_of(maps, a->part[1], projections, rows, &stride);
+    const float *v = ss_part_of(maps, a->part[2], projections, rows, &value_stride);
+    const float *index = ss_part_of(maps, a->part[3], projections, rows, &index_stride);
+    pieces->norm_rotate(k, stride, dim, a->k_weight, c->cosines, c->sines, rows, a->kv_heads, dim, c->half, a->eps,
+                        rotated);
+    for (int64_t t = 0; t < rows; t++) {
+        for (int64_t head = 0; head < a->kv_heads; head++) {
+            int64_t at = (head * c->capacity + c->length + t) * dim;
+            memcpy(c->keys + at, rotated + (t * a->kv_heads + head) * dim, (size_t)dim * sizeof *rotated);
+            memcpy(c->values + at, v + t * value_stride + head * dim, (size_t)dim * sizeof *rotated);
+        }
+        memcpy(c->index + t * a->index_width, index + t * index_stride, (size_t)a->index_width * sizeof *rotated);
+    }
+}
+
+/* Gated heads of the last `queries` rows, [queries, heads * dim]. */
+static int32_t attend_last(const ss_attention *a, const ss_maps *maps, ss_pool *pool, const ss_cached *c,
+                           const float *projections, int64_t rows, int64_t queries, float *q, float *scores, float *out) {
+    int64_t stride, dim = a->dim, width = a->heads * dim, first = rows - queries;
+    const float *query_gate = ss_part_of(maps, a->part[0], projections, rows, &stride) + first * stride;
+    pieces->norm_rotate(query_gate, stride, 2 * dim, a->q_weight, c->cosines + first * c->half,
+                        c->sines + first * c->half, queries, a->heads, dim, c->half, a->eps, q);
+    ss_attention_row each[SS_FEW_ROWS];
+    for (int64_t t = 0; t < queries; t++) {
+        each[t] = (ss_attention_row){.heads = a->heads, .kv_heads = a->kv_heads, .dim = dim,
+                                     .key_count = c->length + first + t + 1, .q = q + t * width, .keys = c->keys,
+                                     .values = c->values, .kv_stride = c->capacity * dim, .scale = a->scale,
+                                     .scores = scores, .out = out + t * width};
+        scores += a->heads * each[t].key_count;
+    }
+    attention_job job = {each, a->heads};
+    ss_call call;
+    int shared = 2 * queries * width * (c->length + rows) >= SHARED_VALUES;
+    int32_t code = shared ? ss_begin(pool, 0, &call) : SS_OK;
+    if (code != SS_OK) return code;
+    if (shared) ss_share(&call, attention_head, &job, queries * a->heads);
+    else
+        for (int64_t t = 0; t < queries; t++) pieces->attend_heads(each + t, 0, a->heads);
+    if (shared) ss_end(&call);
+    for (int64_t t = 0; t < queries; t++)
+        pieces->gate(out + t * width, query_gate + t * stride + dim, 2 * dim, a->heads, dim, out + t * width);
+    return SS_OK;
+}
+
+int32_t ss_advance_attention(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, int64_t queries,
+                             const ss_cached *cached, const ss_attended *out) {
+    const ss_attention *a = &layer->attention;
+    int64_t width = a->heads * a->dim, all = ss_maps_width(&layer->inputs), count = layer->first.count;
+    int64_t first = rows - queries;
+    scratch s;
+    int32_t code = reserve(&s, rows * (all + count + a->kv_heads * a->dim) + 2 * queries * width +
+                                   queries * a->heads * (cached->length + rows));
+    if (code != SS_OK) return code;
+    float *projections = cut(&s, rows * all), *injection = cut(&s, rows * count);
+    float *rotated = cut(&s, rows * a->kv_heads * a->dim), *q = cut(&s, queries * width), *mixed = cut(&s, queries * width);
+    float *scores = cut(&s, queries * a->heads * (cached->length + rows));
+    code = ss_enter(layer, pool, streams, rows, projections, injection);
+    if (code == SS_OK) {
+        remember(a, &layer->inputs, cached, projections, rows, rotated);
+        code = attend_last(a, &layer->inputs, pool, cached, projections, rows, queries, q, scores, mixed);
+    }
+    if (code == SS_OK && queries)
+        code = ss_leave(layer, pool, mixed, streams + first * count * layer->first.hidden, injection + first * count,
+                        queries, out);
     free(s.memory);
     return code;
 }

@@ -82,6 +82,15 @@ typedef struct {
     int32_t silu_gate;
 } ss_delta;
 
+/* Full attention between its maps: parts are queries with their gates (two of `dim` a head), keys, values, and what the
+ * indexer reads. */
+typedef struct {
+    ss_part part[4];
+    const float *q_weight, *k_weight; /* [dim] */
+    int64_t heads, kv_heads, dim, index_width;
+    float eps, scale;
+} ss_attention;
+
 /* The resident part of an expert layer: router, shared expert and its gate. */
 typedef struct {
     const ss_matrix *router, *shared_down, *shared_gate;
@@ -95,8 +104,9 @@ typedef struct {
     ss_reader first, second; /* how the mixer and how the experts read */
     ss_maps inputs;          /* of the mixer */
     const ss_matrix *output; /* of the mixer */
-    int32_t has_delta;       /* else attention, which is computed elsewhere */
+    int32_t has_delta, has_attention;
     ss_delta delta;
+    ss_attention attention;
     ss_expert_layer experts;
 } ss_layer;
 
@@ -127,6 +137,34 @@ typedef struct {
 /* Both, with the delta rule between them. */
 int32_t ss_advance_delta(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows,
                          const ss_remembered *remembered, const ss_attended *out);
+
+/* What attention remembers, and the angles of a call's rows. */
+typedef struct {
+    const float *cosines, *sines; /* [rows, half] */
+    int64_t half;
+    float *keys, *values;         /* [kv_heads, capacity, dim] */
+    int64_t capacity, length;     /* the rows go where `length` ends */
+    float *index;                 /* [rows, index_width]: what the indexer reads */
+} ss_cached;
+
+/* Enter, attend from the last `queries` of at most SS_FEW_ROWS rows to every key up to each, and leave with these. */
+int32_t ss_advance_attention(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, int64_t queries,
+                             const ss_cached *cached, const ss_attended *out);
+
+/* What a draft head starts from: streams [rows, count * hidden] and the tokens after them, each normalised and mapped; every
+ * stream gets the same embedding. out as streams. */
+typedef struct {
+    const ss_matrix *embedding, *from_embedding, *from_streams;
+    const float *embedding_weight, *streams_weight; /* [hidden], [count * hidden] */
+    int64_t count, hidden;
+    float eps;
+} ss_draft_inputs;
+int32_t ss_join_inputs(const ss_draft_inputs *inputs, ss_pool *pool, const float *streams, const int64_t *after,
+                       int64_t rows, float *out);
+
+/* The likeliest row of the vocabulary's matrix after one row of streams, and its probability. */
+int32_t ss_guess(const ss_reader *reader, const ss_matrix *vocabulary, ss_pool *pool, const float *streams,
+                 int64_t *token, float *confidence);
 
 /* A learned correction of forecast logits: logits + (x - mu) @ a.T @ b.T + delta, a [rank, hidden], b [experts, rank]. */
 typedef struct {

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -313,8 +313,16 @@ class LayerShape:
         self.channels = 2 * self.key_heads * self.key_dim + self.width
         self.experts, self.inner, self.members = m.up_to(9), size(m), m.up_to(4)
         self.top = m.up_to(self.experts)
-        self.has_delta = m.random.random() < 0.7
-        self.maps_width = self.channels + self.width + 2 * self.heads
+        self.has_delta, self.has_attention = m.random.choice(((True, False), (False, True), (False, False)))
+        self.index_width, self.half = m.up_to(5), m.up_to(self.value_dim // 2, 0)
+        self.cached = 2 * self.key_heads * self.value_dim + self.index_width
+
+    @property
+    def maps_width(self) -> int:
+        """Outputs of the mixer's maps."""
+        if self.has_attention:
+            return 2 * self.width + self.cached
+        return self.channels + self.width + 2 * self.heads
 
     def _reader(self, m: Maker) -> tuple[Any, ...]:
         wide, rank = self.streams * self.hidden, size(m)
@@ -331,11 +339,17 @@ class LayerShape:
             m.floats(self.value_dim),
         )
         rule = (*parts, *vectors, self.key_heads, self.key_dim, 1e-6, 1e-6, m.up_to(1, 0))
+        if self.has_attention:
+            inputs = m.matrix(2 * self.width, self.hidden), m.matrix(self.cached, self.hidden)
+        columns = (0, 0, 1, 0, 1, self.key_heads * self.value_dim, 1, 2 * self.key_heads * self.value_dim)
+        norms = m.floats(self.value_dim), m.floats(self.value_dim)
+        attention = (*columns, *norms, self.heads, self.key_heads, self.index_width, 1e-6, 0.3)
         shared = (m.matrix(2 * self.inner, self.hidden),)
         ends = m.matrix(self.hidden, self.inner), m.matrix(1, self.hidden)
         routed = (m.matrix(self.experts, self.hidden), shared, 0, 0, 0, self.inner, *ends, self.top, m.up_to(1, 0))
         output = m.matrix(self.hidden, self.width)
-        return [self._reader(m), self._reader(m), inputs, output, rule if self.has_delta else None, routed]
+        mixers = rule if self.has_delta else None, attention if self.has_attention else None
+        return [self._reader(m), self._reader(m), inputs, output, *mixers, routed]
 
     def attended(self, m: Maker, rows: int) -> list[Any]:
         wide, ids = self.streams * self.hidden, m.ids(9, rows, self.top)
@@ -352,9 +366,10 @@ def layer(m: Maker) -> list[Any]:
     return LayerShape(m).arguments(m)
 
 
-def described(m: Maker, *, with_delta: bool = False) -> tuple[LayerShape, Any]:
+def described(m: Maker, *, mixer: Literal["any", "delta", "attention"] = "any") -> tuple[LayerShape, Any]:
     shape = LayerShape(m)
-    shape.has_delta |= with_delta
+    if mixer != "any":
+        shape.has_delta, shape.has_attention = mixer == "delta", mixer == "attention"
     arguments = shape.arguments(m)
     return shape, m.module.layer(*arguments)
 
@@ -374,7 +389,7 @@ def leave(m: Maker) -> list[Any]:
 
 
 def advance_delta(m: Maker) -> list[Any]:
-    shape, made = described(m, with_delta=True)
+    shape, made = described(m, mixer="delta")
     rows = m.up_to(4)
     kept, recorded = shape.taps - 1, m.up_to(2) == 2
     window, moved = m.floats(kept, shape.channels), m.floats(kept + rows * recorded, shape.channels)
@@ -382,6 +397,33 @@ def advance_delta(m: Maker) -> list[Any]:
     history = m.floats(rows, shape.heads * shape.value_dim * shape.key_dim) if recorded else None
     streams = m.floats(rows, shape.streams * shape.hidden)
     return [made, m.pool, streams, window, moved, memory, history, *shape.attended(m, rows)]
+
+
+def advance_attention(m: Maker) -> list[Any]:
+    shape, made = described(m, mixer="attention")
+    rows, length = m.up_to(4), m.up_to(20, 0)
+    queries, capacity = m.up_to(rows), length + rows + m.up_to(3, 0)
+    caches = [m.floats(shape.key_heads, capacity, shape.value_dim) for _ in range(2)]
+    angles = [m.floats(rows, shape.half) for _ in range(2)]
+    before = [made, m.pool, m.floats(rows, shape.streams * shape.hidden), queries, *angles, *caches, length]
+    return [*before, m.floats(rows, shape.index_width), *shape.attended(m, queries)]
+
+
+def join_inputs(m: Maker) -> list[Any]:
+    rows, count, hidden, tokens = m.up_to(4), m.up_to(4), size(m), m.up_to(9)
+    maps = m.matrix(tokens, hidden), m.matrix(hidden, hidden), m.matrix(hidden, hidden)
+    after = m.ids(tokens, rows).astype(np.int64)
+    norms = m.floats(hidden), m.floats(count * hidden)
+    streams = m.floats(rows, count * hidden)
+    return [m.pool, *maps, *norms, count, 1e-6, streams, after, m.floats(rows, count * hidden)]
+
+
+def guess(m: Maker) -> list[Any]:
+    count, hidden, rank = m.up_to(4), size(m), size(m)
+    wide = count * hidden
+    maps = m.matrix(rank, wide), m.matrix(wide, rank)
+    vocabulary = m.matrix(m.up_to(30), hidden)
+    return [m.pool, *maps, m.floats(wide), count, 1e-6, vocabulary, m.floats(1, wide)]
 
 
 def shared(m: Maker) -> list[Any]:
@@ -589,6 +631,7 @@ RECIPES: dict[str, Callable[[Maker], list[Any]]] = {
             is_narrow,
             choose,
         ),
+        *(advance_attention, join_inputs, guess),
         *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, let_go, forecast),
         *(tickets, list_tickets, settle_tickets, finish_dropped, drop_tickets, read_ahead, foresee, requested, redeem),
     )

@@ -17,7 +17,9 @@ GLUE = (
     *(
         "module.c",
         "layer_module.c",
+        "draft_module.c",
         "steps.c",
+        "drafts.c",
         "many_rows.c",
         "matrices.c",
         "products.c",

@@ -17,7 +17,7 @@ COMMON = ("variants.c", "threads.c", "matrices.c", "products.c", "experts.c", "r
 LANES = ("lanes.c", "segments.c", "mirrors.c")
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
-PIECES = ("pieces.c", "steps.c", "many_rows.c")
+PIECES = ("pieces.c", "steps.c", "drafts.c", "many_rows.c")
 X86 = {"kernels_avx2.c": AVX2, "kernels_avx2_subnormal.c": AVX2, "kernels_avx512.c": AVX512, "pieces_avx2.c": AVX2}
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 FLAGS = ("-std=gnu11", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", f"-I{CSRC}")

@@ -120,9 +120,9 @@ def test_a_matrix_or_a_pool_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match=refused.format("is_narrow")):
         _native.is_narrow(0)
     with pytest.raises(ValueError, match=refused.format("layer")):
-        _native.layer((0, 0, 0, x[0], 1, 1e-6), (), (), 0, None, ())  # type: ignore[arg-type]
+        _native.layer((0, 0, 0, x[0], 1, 1e-6), (), (), 0, None, None, ())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a reader is not a tuple"):
-        _native.layer(None, None, (), 0, None, ())  # type: ignore[arg-type]
+        _native.layer(None, None, (), 0, None, None, ())  # type: ignore[arg-type]
 
 
 def test_values_between_their_places_are_refused() -> None:

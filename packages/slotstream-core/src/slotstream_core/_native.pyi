@@ -147,6 +147,7 @@ def layer(
     inputs: tuple[int, ...],
     output: int,
     delta: tuple[Any, ...] | None,
+    attention: tuple[Any, ...] | None,
     experts: tuple[Any, ...],
     /,
 ) -> Layer:
@@ -159,6 +160,9 @@ def layer(
         output: The mixer's last matrix.
         delta: Map and first column of qkv, gate, step and decay; taps, rate, dt_bias, norm weight; key heads, key
             dim; the norm's and the keys' eps; whether the gate is SiLU. None for attention.
+        attention: Map and first column of queries with gates, keys, values and what the indexer reads; the norms'
+            weights of queries and keys; heads, KV heads, what the indexer reads of a row; the norms' eps; the
+            products' factor. None for the delta rule.
         experts: The router; the shared expert's matrices, map and first column of gate and up; its down matrix and
             gate; experts a row; whether weights are normalised over them.
     """
@@ -207,6 +211,98 @@ def advance_delta(
         out_injection: As there.
         out_ids: As there.
         out_mix: As there.
+    """
+
+def advance_attention(
+    layer: Layer,
+    pool: int,
+    streams: _Floats,
+    queries: int,
+    cos: _Floats,
+    sin: _Floats,
+    keys: _Floats,
+    values: _Floats,
+    length: int,
+    index: _Floats,
+    out_streams: _Floats,
+    out_x: _Floats,
+    out_injection: _Floats,
+    out_ids: _Ids,
+    out_mix: _Floats,
+    /,
+) -> None:
+    """Enter, attend from the last rows to every key up to each, and leave with these.
+
+    Args:
+        layer: With attention.
+        pool: The threads.
+        streams: [T, streams * hidden], at most `FEW_ROWS` rows.
+        queries: How many rows attend; at least one.
+        cos: Of the rows' positions, [T, rotated / 2].
+        sin: As there.
+        keys: [KV heads, capacity, dim]; the rows are written from ``length`` on.
+        values: As ``keys``.
+        length: Rows that the caches hold.
+        index: Written: what the indexer reads, [T, width].
+        out_streams: This and the other outputs are those of `leave`, of the last rows.
+        out_x: As there.
+        out_injection: As there.
+        out_ids: As there.
+        out_mix: As there.
+    """
+
+def join_inputs(
+    pool: int,
+    embedding: int,
+    from_embedding: int,
+    from_streams: int,
+    embedding_weight: _Floats,
+    streams_weight: _Floats,
+    count: int,
+    eps: float,
+    streams: _Floats,
+    after: npt.NDArray[np.int64],
+    out: _Floats,
+    /,
+) -> None:
+    """Write to ``out`` what a draft head's layer starts from; see `DraftInputs`.
+
+    Args:
+        pool: The threads.
+        embedding: [vocabulary, hidden].
+        from_embedding: [hidden, hidden].
+        from_streams: [hidden, hidden], for each of the streams.
+        embedding_weight: Of the norm, [hidden].
+        streams_weight: Of the norm over all streams, [streams * hidden].
+        count: Streams.
+        eps: Of both norms.
+        streams: [T, streams * hidden].
+        after: The token after each, [T].
+        out: As ``streams``.
+    """
+
+def guess(
+    pool: int,
+    down: int,
+    up: int,
+    norm_weight: _Floats,
+    count: int,
+    eps: float,
+    vocabulary: int,
+    streams: _Floats,
+    /,
+) -> tuple[int, float]:
+    """The likeliest token after one row of ``streams`` [1, streams * hidden], and its probability.
+
+    Args:
+        pool: The threads.
+        down: How the mixer reads the streams, as the next four; see `read_streams`.
+        up: As there.
+        norm_weight: As there.
+        count: As there.
+        eps: As there.
+        vocabulary: [vocabulary, hidden].
+        streams: Of the row.
     """
 
 def forecast(

@@ -76,11 +76,11 @@ class DraftHead:
         self._shape = (config.hc_count, config.hidden_size)
         self._ratio = config.indexer_compress_ratio
         self._dtype = weights.compute_dtype
-        self._vocabulary = vocabulary
         self._rotary = rotary
         self._inputs = parts.draft_inputs(weights, DRAFT_PREFIX, config, embedding)
         self._layer = decoder_layer(weights, layer, config, kind="full_attention", layer=0, experts=experts)
-        self._mixer = parts.mixer(weights, f"{DRAFT_PREFIX}.hyper_connection_mixer", config)
+        mixer = parts.mixer(weights, f"{DRAFT_PREFIX}.hyper_connection_mixer", config)
+        self._outputs = parts.draft_outputs(weights, mixer, vocabulary)
 
     def new_state(self) -> DraftState:
         """The state before the first token."""
@@ -101,7 +101,7 @@ class DraftHead:
         """
         known = max(0, (state.length if record else state.length + len(tokens)) - 1)
         state.add(tokens, streams)
-        if wait and len(state.tokens) <= WAITING_ROWS:
+        if wait and state.length - state.first <= WAITING_ROWS:
             return
         self._take_in(state, known)
 
@@ -155,10 +155,9 @@ class DraftHead:
     def _guess(self, attention: AttentionState, streams: mx.array, after: Ids) -> _Step:
         """Append rows and guess from the last of them, computed when this returns."""
         with pass_leases() as leases:
-            mixed, streams = self._advance(attention, streams, mx.array(after.astype(np.int32)), leases)
-            token, confidence = self._vocabulary.best(mixed)
-            leases.evaluate([token, confidence, streams], *attention.arrays())
-        return _Step(Guess(int(np.asarray(token)[0]), float(np.asarray(confidence)[0])), streams)
+            streams = self._advance(attention, streams, mx.array(after.astype(np.int32)), leases)
+            guess = self._outputs.guess(streams, lambda arrays: leases.evaluate(arrays, *attention.arrays()))
+        return _Step(guess, streams)
 
     def _drop_rows(self, state: DraftState) -> None:
         """Forget the streams of rows that are taken in for good: all but the last one of them."""
@@ -167,9 +166,7 @@ class DraftHead:
             state.streams, state.tokens = state.streams[spent:], state.tokens[spent:]
             state.first += spent
 
-    def _advance(
-        self, attention: AttentionState, streams: mx.array, after: mx.array, leases: PassLeases
-    ) -> tuple[mx.array, mx.array]:
+    def _advance(self, attention: AttentionState, streams: mx.array, after: mx.array, leases: PassLeases) -> mx.array:
         """Append rows and compute the last of them.
 
         Args:
@@ -179,13 +176,10 @@ class DraftHead:
             leases: Hold the experts that the result reads, until it was evaluated.
 
         Returns:
-            What the vocabulary's head reads to guess the token after ``after[-1]``, [1, hidden], and the head's own
-            streams, [1, streams, hidden].
+            The head's own streams, [1, streams, hidden], from which the token after ``after[-1]`` is guessed.
         """
         positions = self._positions(attention, streams, queries=1)
-        streams = self._layer(self._inputs(streams, after), attention, positions, leases)
-        mixed = self._mixer.mix(streams)
-        return mixed, streams
+        return self._layer(self._inputs(streams, after), attention, positions, leases)
 
     def _positions(self, attention: AttentionState, streams: mx.array, *, queries: int) -> PassPositions:
         start = attention.length

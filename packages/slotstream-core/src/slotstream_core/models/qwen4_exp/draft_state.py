@@ -23,21 +23,23 @@ class DraftState:
         attention: Keys and values of rows 0 to ``attention.length - 1``.
         streams: Main model's streams of the rows from ``first`` to the last token seen, [rows, streams, hidden]; rows
             that ``attention`` holds already are kept for as long as the next token may still be taken back.
-        tokens: The tokens at the same places, [rows], and of the rows in ``behind``.
+        tokens: The tokens at the same places, [rows].
         first: Place of the first of them.
-        behind: Streams of the latest tokens, not yet joined with ``streams``: plain decoding adds a row at a time.
+        behind: Latest tokens and their streams, not yet joined with the others: plain decoding adds a row at a time.
+        rows_behind: How many they are.
     """
 
     attention: AttentionState
     streams: mx.array
     tokens: Ids
     first: int = 0
-    behind: list[mx.array] = field(default_factory=list)
+    behind: list[tuple[Ids, mx.array]] = field(default_factory=list)
+    rows_behind: int = 0
 
     @property
     def length(self) -> int:
         """Tokens seen."""
-        return self.first + len(self.tokens)
+        return self.first + len(self.tokens) + self.rows_behind
 
     @property
     def waiting(self) -> int:
@@ -46,13 +48,16 @@ class DraftState:
 
     def add(self, tokens: Ids, streams: mx.array) -> None:
         """Remember the ``tokens`` [T] of a pass and their ``streams`` [T, streams, hidden]."""
-        self.behind.append(streams)
-        self.tokens = np.concatenate([self.tokens, tokens])
+        self.behind.append((tokens, streams))
+        self.rows_behind += len(tokens)
 
     def join(self) -> None:
-        """Have all rows in ``streams``."""
+        """Have all rows in ``streams`` and ``tokens``."""
         if self.behind:
-            self.streams, self.behind = mx.concatenate([self.streams, *self.behind]), []
+            tokens, streams = zip(*self.behind, strict=True)
+            self.streams = mx.concatenate([self.streams, *streams])
+            self.tokens = np.concatenate([self.tokens, *tokens])
+            self.behind, self.rows_behind = [], 0
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
@@ -77,7 +82,8 @@ class DraftState:
         """See `LayerState.arrays`."""
         yield from self.attention.arrays()
         yield self.streams
-        yield from self.behind
+        for _, streams in self.behind:
+            yield streams
 
     def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
         """See `Storable.fixed_arrays`: with what `row_arrays` cannot hold, the latest block of the indexer."""
@@ -102,7 +108,8 @@ class DraftState:
     def load(self, length: int, fixed: Mapping[str, mx.array], rows: Mapping[str, mx.array]) -> None:
         """See `Storable.load`."""
         self.tokens = np.array(fixed["tokens"])
-        self.streams, self.behind = fixed["streams"], []
+        self.streams = fixed["streams"]
+        self.behind, self.rows_behind = [], 0
         self.first = length - len(self.tokens)
         own = {name: _moved(rows[name], growing.form.axis, -1) for name, growing in self.attention.row_arrays().items()}
         self.attention.load(self.first, fixed, own)

@@ -9,6 +9,7 @@ from slotstream_core.models.qwen4_exp.device.delta import DeviceGatedDelta
 from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer
 from slotstream_core.models.qwen4_exp.device.streams import DeviceHyperConnection, DeviceStreamMixer
 from slotstream_core.models.qwen4_exp.draft_inputs import DraftInputs
+from slotstream_core.models.qwen4_exp.draft_outputs import DraftOutputs
 from slotstream_core.models.qwen4_exp.gated_delta import GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer
@@ -24,6 +25,7 @@ class LayerParts:
     attention: type[SparseAttention] = SparseAttention
     delta: type[GatedDeltaLayer] = GatedDeltaLayer
     draft_inputs: type[DraftInputs] = DraftInputs
+    draft_outputs: type[DraftOutputs] = DraftOutputs
     embedding: type[Embedding] = Embedding
     experts: type[ExpertLayer] = ExpertLayer
     head: type[OutputHead] = OutputHead
@@ -47,6 +49,7 @@ def layer_parts(weights: WeightReader) -> LayerParts:
     from slotstream_core.models.qwen4_exp.eager.attention import EagerAttention
     from slotstream_core.models.qwen4_exp.eager.delta import EagerGatedDelta
     from slotstream_core.models.qwen4_exp.eager.draft_inputs import EagerDraftInputs
+    from slotstream_core.models.qwen4_exp.eager.draft_outputs import EagerDraftOutputs
     from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
     from slotstream_core.models.qwen4_exp.eager.ngram import EagerNgram
     from slotstream_core.models.qwen4_exp.eager.streams import EagerHyperConnection, EagerStreamMixer
@@ -56,6 +59,7 @@ def layer_parts(weights: WeightReader) -> LayerParts:
         attention=EagerAttention,
         delta=EagerGatedDelta,
         draft_inputs=EagerDraftInputs,
+        draft_outputs=EagerDraftOutputs,
         embedding=EagerEmbedding,
         experts=EagerExpertLayer,
         head=EagerOutputHead,

@@ -9,6 +9,9 @@ import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 
+WINDOW_TOKENS = 256
+"""Angles of so many neighbouring positions are computed together and kept: passes of a few rows come one by one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Angles:
@@ -51,6 +54,8 @@ class RotaryEmbedding:
         for axis in (1, 2):
             self._axis_of[axis : 3 * config.mrope_section[axis] : 3] = axis
         self._dtype = compute_dtype
+        self._window_start = -1
+        self._window = self.angles(np.zeros(0, np.int64))
 
     def angles(self, positions: npt.NDArray[np.int64]) -> Angles:
         """Angles of ``positions``, [T] or [3, T] (time, height, width)."""
@@ -64,9 +69,24 @@ class RotaryEmbedding:
 
         A block of ``ratio`` tokens stands at its first token; None when the pass completes none.
         """
-        blocks = np.arange(start // ratio, (start + tokens) // ratio, dtype=np.int64) * ratio
-        own = self.angles(np.arange(start, start + tokens, dtype=np.int64))
-        return own, self.angles(blocks) if len(blocks) else None
+        end = start + tokens
+        first, last = start // ratio * ratio, end // ratio * ratio
+        own = self._between(start, end, 1)
+        return own, self._between(first, last, ratio) if last > first else None
+
+    def _between(self, start: int, end: int, step: int) -> Angles:
+        """Angles of every ``step``-th position from ``start`` to before ``end``."""
+        window = start // WINDOW_TOKENS * WINDOW_TOKENS
+        if end - window > WINDOW_TOKENS:
+            return self.angles(np.arange(start, end, step, dtype=np.int64))
+        if window != self._window_start:
+            self._window = self.angles(np.arange(window, window + WINDOW_TOKENS, dtype=np.int64))
+            self._window_start = window
+        places = slice(start - window, end - window, step)
+        cos, sin = self._window.host_cos[places], self._window.host_sin[places]
+        if step > 1:
+            cos, sin = cos.copy(), sin.copy()
+        return Angles(host_cos=cos, host_sin=sin, dtype=self._dtype)
 
 
 def rotate(x: mx.array, angles: Angles) -> mx.array:

@@ -33,9 +33,3 @@ class OutputHead:
     def __call__(self, mixed: mx.array) -> mx.array:
         """float32 [T, vocabulary] for ``mixed`` [T, hidden]."""
         return self._map(mixed).astype(mx.float32)
-
-    def best(self, mixed: mx.array) -> tuple[mx.array, mx.array]:
-        """The likeliest tokens [T] after ``mixed`` [T, hidden], and their probabilities, float32 [T]."""
-        logits = self(mixed)
-        best = mx.argmax(logits, axis=-1)
-        return best, mx.exp(mx.max(logits, axis=-1) - mx.logsumexp(logits, axis=-1))

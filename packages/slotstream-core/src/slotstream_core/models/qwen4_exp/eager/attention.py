@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -20,20 +21,26 @@ from slotstream_core.models.qwen4_exp.rotary import Angles
 from slotstream_core.models.qwen4_exp.tied_blocks import select_largest
 
 
-def written(cache: mx.array, private: mx.array | None, rows: Floats, start: int, *, axis: int, step: int) -> mx.array:
-    """Return ``cache`` with ``rows`` written from ``start`` along ``axis``.
+def writable(cache: mx.array, private: mx.array | None, start: int, end: int, *, axis: int, step: int) -> mx.array:
+    """Return an array to write rows ``start`` to ``end`` of ``cache`` to, along ``axis``.
 
-    In place when ``cache`` is ``private`` and long enough, else in a copy, grown by whole steps.
+    It is ``cache`` itself when that is ``private`` and long enough, else a copy, grown by whole steps.
     """
+    if cache is private and end <= cache.shape[axis]:
+        return cache
+    shape = list(cache.shape)
+    shape[axis] = max(shape[axis], -(-end // step) * step)
+    fresh = mx.zeros(shape, mx.float32)
+    mx.eval(fresh)
+    old: tuple[slice, ...] = (slice(None),) * axis + (slice(0, start),)
+    np.asarray(fresh)[old] = np.asarray(cache)[old]
+    return fresh
+
+
+def written(cache: mx.array, private: mx.array | None, rows: Floats, start: int, *, axis: int, step: int) -> mx.array:
+    """Return ``cache`` with ``rows`` written from ``start`` along ``axis``; see `writable`."""
     end = start + rows.shape[axis]
-    if cache is not private or end > cache.shape[axis]:
-        shape = list(cache.shape)
-        shape[axis] = max(shape[axis], -(-end // step) * step)
-        fresh = mx.zeros(shape, mx.float32)
-        mx.eval(fresh)
-        old: tuple[slice, ...] = (slice(None),) * axis + (slice(0, start),)
-        np.asarray(fresh)[old] = np.asarray(cache)[old]
-        cache = fresh
+    cache = writable(cache, private, start, end, axis=axis, step=step)
     place: tuple[slice, ...] = (slice(None),) * axis + (slice(start, end),)
     np.asarray(cache)[place] = rows
     return cache
@@ -107,6 +114,78 @@ class EagerAttention(SparseAttention):
         heads_out = attended.reshape(len(q) * heads, dim)
         pieces.gate(heads_out, query_gate.reshape(len(q) * heads, 2 * dim)[:, dim:], heads_out)
         return attended
+
+    def description(self) -> tuple[Any, ...]:
+        """Attention for `_native.layer`."""
+        return (
+            *(number for place in self.input_maps.places for number in place),
+            self._q_weight,
+            self._k_weight,
+            self._heads,
+            self._kv_heads,
+            self._blocks.width,
+            self._eps,
+            self._dim**-0.5,
+        )
+
+    def advance(
+        self,
+        compiled: pieces.Layer,
+        streams: Floats,
+        state: AttentionState,
+        *,
+        angles: Angles,
+        block_angles: Angles | None,
+        record: bool,
+        queries: int,
+        attended: tuple[Floats, Floats, Floats, npt.NDArray[np.int32], Floats],
+    ) -> bool:
+        """From few rows of ``streams`` to what the experts of the last ``queries`` of them start from, in one call.
+
+        Args:
+            compiled: The layer of this attention.
+            streams: [T, streams * hidden].
+            state: Advanced.
+            angles: Of the rows.
+            block_angles: Of the first token of each block that they complete.
+            record: Whether to keep what trimming inside these rows needs.
+            queries: At least one.
+            attended: Written.
+
+        Returns:
+            False, with nothing done, when there are too many rows or keys have to be chosen.
+        """
+        rows = len(streams)
+        if rows > NATIVE_ROWS or queries < 1 or self._blocks.chooses(state.length + rows):
+            return False
+        for name in ("keys", "values"):
+            cache = writable(
+                getattr(state, name),
+                state.private.get(name),
+                state.length,
+                state.length + rows,
+                axis=1,
+                step=CACHE_STEP_TOKENS,
+            )
+            setattr(state, name, cache)
+            state.private[name] = cache
+        index_qk = np.empty((rows, self._blocks.width), np.float32)
+        pieces.advance_attention(
+            compiled,
+            self._eager.handle,
+            streams,
+            queries,
+            angles.host_cos,
+            angles.host_sin,
+            np.asarray(state.keys),
+            np.asarray(state.values),
+            state.length,
+            index_qk,
+            *attended,
+        )
+        state.length += rows
+        self._blocks.take_in(index_qk, state.index, block_angles=block_angles, record=record)
+        return True
 
     def _append(self, state: AttentionState, keys: Floats, values: Floats) -> None:
         shape = (len(keys), self._kv_heads, self._dim)
@@ -188,23 +267,26 @@ class EagerSelector(Selector):
 
     Attributes:
         ratio: Keys of a block.
+        width: Values of a row that it reads.
     """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
         self.ratio = self._ratio
+        self.width = (self._heads + 1) * self._dim
         self._eager = weights.eager_host()
         self._eps = config.rms_norm_eps
         self._q_weight = np.array(self._q_norm.plain_weight).reshape(-1)
         self._k_weight = np.array(self._k_norm.plain_weight).reshape(-1)
 
-    def score(
-        self, qk: Floats, state: IndexState, *, angles: Angles, block_angles: Angles | None, record: bool
-    ) -> Floats | None:
-        """See `Selector.score_blocks`."""
+    def chooses(self, length: int) -> bool:
+        """Whether the tokens up to ``length`` are too many to see all of them."""
+        return length // self._ratio > self._best
+
+    def take_in(self, qk: Floats, state: IndexState, *, block_angles: Angles | None, record: bool) -> None:
+        """Take in the pass's keys; see `Selector.score_blocks`."""
         done = state.length // self._ratio
-        width = self._heads * self._dim
-        raw = np.concatenate([np.asarray(state.tail), qk[:, width:]])
+        raw = np.concatenate([np.asarray(state.tail), qk[:, self._heads * self._dim :]])
         fresh = len(raw) // self._ratio
         if fresh and block_angles is not None:
             pooled = raw[: fresh * self._ratio].reshape(fresh, self._ratio, self._dim).mean(axis=1)
@@ -215,10 +297,16 @@ class EagerSelector(Selector):
         state.recorded = mx.array(raw) if record else None
         state.recorded_from = done * self._ratio
         state.length += len(qk)
-        blocks = done + fresh
-        if blocks <= self._best:
+
+    def score(
+        self, qk: Floats, state: IndexState, *, angles: Angles, block_angles: Angles | None, record: bool
+    ) -> Floats | None:
+        """See `Selector.score_blocks`."""
+        self.take_in(qk, state, block_angles=block_angles, record=record)
+        if not self.chooses(state.length):
             return None
-        q = self._rotated(qk[:, :width], self._q_weight, angles)
+        blocks = state.length // self._ratio
+        q = self._rotated(qk[:, : self._heads * self._dim], self._q_weight, angles)
         keys, scale = np.asarray(state.blocks), self._dim**-0.5
         scores = np.empty((len(qk), blocks), np.float32)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
-from slotstream_core import _native as pieces
+from slotstream_core import _native
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.models.qwen4_exp.draft_inputs import DraftInputs
 from slotstream_core.models.qwen4_exp.eager.host import rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMap
-from slotstream_core.models.qwen4_exp.host_products import Floats
+from slotstream_core.models.qwen4_exp.eager.vocabulary import EagerEmbedding
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.vocabulary import Embedding
 
@@ -21,7 +21,9 @@ class EagerDraftInputs(DraftInputs):
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, embedding: Embedding) -> None:
         super().__init__(weights, prefix, config, embedding)
         host = weights.eager_host()
+        self._host = host
         self._eps = config.rms_norm_eps
+        self._own_embedding = embedding if isinstance(embedding, EagerEmbedding) else None
         self._embedding_map = EagerMap(self._from_embedding, host)
         self._streams_map = EagerMap(self._from_streams, host)
         self._embedding_weight = np.array(self._embedding_norm.plain_weight).reshape(-1)
@@ -29,13 +31,23 @@ class EagerDraftInputs(DraftInputs):
 
     def __call__(self, streams: mx.array, after: mx.array) -> mx.array:
         """See `DraftInputs.__call__`."""
-        rows, count, hidden = streams.shape
-        embedded = self._embedding_map(self._normed(rows_of(self._embedding.rows(after)), self._embedding_weight))
-        normed = self._normed(rows_of(streams), self._streams_weight)
-        joined = self._streams_map(normed.reshape(rows * count, hidden)).reshape(rows, count, hidden)
-        return mx.array(joined + embedded[:, None])
-
-    def _normed(self, x: Floats, weight: Floats) -> Floats:
-        out = np.empty(x.shape, np.float32)
-        pieces.rms_norm(x, weight, 1, self._eps, out)
-        return out
+        embedding = 0 if self._own_embedding is None else self._own_embedding.handle
+        if not (embedding and self._embedding_map.handle and self._streams_map.handle):
+            return super().__call__(streams, after)
+        rows, count, _ = streams.shape
+        flat = rows_of(streams)
+        out = np.empty((rows, flat.shape[1]), np.float32)
+        _native.join_inputs(
+            self._host.handle,
+            embedding,
+            self._embedding_map.handle,
+            self._streams_map.handle,
+            self._embedding_weight,
+            self._streams_weight,
+            count,
+            self._eps,
+            flat,
+            np.asarray(after).astype(np.int64),
+            out,
+        )
+        return mx.array(out.reshape(streams.shape))

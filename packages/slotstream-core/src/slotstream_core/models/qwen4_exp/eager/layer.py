@@ -78,7 +78,8 @@ class EagerDecoderLayer(DecoderLayer):
         if first_reader is None or second_reader is None or routed is None or not (all(inputs) and output):
             return None
         delta = mixer.description() if isinstance(mixer, EagerGatedDelta) else None
-        return _native.layer(first_reader, second_reader, inputs, output, delta, routed)
+        attention = mixer.description() if isinstance(mixer, EagerAttention) else None
+        return _native.layer(first_reader, second_reader, inputs, output, delta, attention, routed)
 
     def forecast_at_once(self, correction: TargetCorrection | None) -> Callable[[Shown], Floats]:
         """See `DecoderLayer.forecast_at_once`."""
@@ -191,7 +192,35 @@ class EagerDecoderLayer(DecoderLayer):
         state: AttentionState,
         positions: PassPositions,
     ) -> Attended:
-        rows, first = len(flat), 0 if positions.queries is None else len(flat) - positions.queries
+        rows = len(flat)
+        queries = rows if positions.queries is None else positions.queries
+        attended = self._attended(queries)
+        if mixer.advance(
+            compiled,
+            flat,
+            state,
+            angles=positions.angles,
+            block_angles=positions.block_angles,
+            record=positions.record,
+            queries=queries,
+            attended=attended,
+        ):
+            return attended
+        mixed, injection = self._enter_attention(mixer, compiled, flat, state, positions)
+        first = rows - queries
+        _native.leave(compiled, self._host.handle, mixed, flat[first:], injection[first:], *attended)
+        return attended
+
+    def _enter_attention(
+        self,
+        mixer: EagerAttention,
+        compiled: _native.Layer,
+        flat: Floats,
+        state: AttentionState,
+        positions: PassPositions,
+    ) -> tuple[Floats, Floats]:
+        """Gated heads [queries, heads * dim], and every row's injection [T, streams]."""
+        rows = len(flat)
         projections = np.empty(rows * mixer.input_maps.width, np.float32)
         injection = np.empty((rows, self._shape[0]), np.float32)
         _native.enter(compiled, self._host.handle, flat, projections, injection)
@@ -203,6 +232,11 @@ class EagerDecoderLayer(DecoderLayer):
             record=positions.record,
             queries=positions.queries,
         )
-        attended = self._attended(rows - first)
-        _native.leave(compiled, self._host.handle, mixed, flat[first:], injection[first:], *attended)
-        return attended
+        return mixed, injection
+
+    def remember(self, streams: mx.array, state: AttentionState, positions: PassPositions) -> None:
+        """See `DecoderLayer.remember`."""
+        if self._compiled is None or not isinstance(self._mixer, EagerAttention):
+            super().remember(streams, state, positions)
+            return
+        self._enter_attention(self._mixer, self._compiled, rows_of(streams), state, positions)

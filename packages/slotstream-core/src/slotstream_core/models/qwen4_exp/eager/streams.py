@@ -43,6 +43,10 @@ class EagerMixing:
         self._host = host
         self._native = bool(self._down.handle and self._up.handle and (self._inject is None or self._inject.handle))
 
+    def reading(self) -> tuple[int, int, Floats, int, float] | None:
+        """For `_native.guess`: maps, norm and streams; None when a matrix is not taken."""
+        return (self._down.handle, self._up.handle, self._weight, self._streams, self._eps) if self._native else None
+
     def description(self) -> tuple[int, int, int, Floats, int, float] | None:
         """For `_native.layer`: matrices, norm and streams; None without injection, or when a matrix is not taken."""
         if not self._native or self._inject is None:

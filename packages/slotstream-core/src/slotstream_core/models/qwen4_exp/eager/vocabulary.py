@@ -13,11 +13,16 @@ from slotstream_core.models.qwen4_exp.vocabulary import Embedding, OutputHead
 
 
 class EagerEmbedding(Embedding):
-    """See `Embedding`."""
+    """See `Embedding`.
+
+    Attributes:
+        handle: The matrix's address in C; see `EagerMap`.
+    """
 
     def __init__(self, weights: WeightReader, module: str, streams: int) -> None:
         super().__init__(weights, module, streams)
         self._host_map = EagerMap(self._map, weights.eager_host())
+        self.handle = self._host_map.handle
 
     def rows(self, ids: mx.array) -> mx.array:
         """See `Embedding.rows`."""
@@ -29,20 +34,17 @@ class EagerEmbedding(Embedding):
 
 
 class EagerOutputHead(OutputHead):
-    """See `OutputHead`."""
+    """See `OutputHead`.
+
+    Attributes:
+        handle: The matrix's address in C; see `EagerMap`.
+    """
 
     def __init__(self, weights: WeightReader, module: str) -> None:
         super().__init__(weights, module)
         self._host_map = EagerMap(self._map, weights.eager_host())
+        self.handle = self._host_map.handle
 
     def __call__(self, mixed: mx.array) -> mx.array:
         """See `OutputHead.__call__`."""
         return mx.array(self._host_map(rows_of(mixed)))
-
-    def best(self, mixed: mx.array) -> tuple[mx.array, mx.array]:
-        """See `OutputHead.best`."""
-        logits = self._host_map(rows_of(mixed))
-        best = logits.argmax(axis=-1)
-        logits -= logits.max(axis=-1, keepdims=True)
-        probabilities = 1 / np.exp(logits, out=logits).sum(axis=-1)
-        return mx.array(best.astype(np.int32)), mx.array(probabilities)
