@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,12 +14,12 @@ from slotstream_core.engine import load
 from slotstream_core.errors import ExpertReadError, GenerationCancelled, RequestError, SettingError, StateError
 from slotstream_core.events import Finished, PromptProgress
 from slotstream_core.experts import ExpertLayout, ExpertStats, StreamedExperts
-from slotstream_core.experts.sweeping import SWEEPING, SweepOptions, ring_size
+from slotstream_core.experts.sweeping import SWEEPING, SweepGroup, SweepOptions, ring_size
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.decoding import PromptReader
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.models.qwen4_exp.reading import SWEEP_ROWS
-from slotstream_core.models.qwen4_exp.sweep import PassRows
+from slotstream_core.models.qwen4_exp.sweep import SortedPairs
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
 from slotstream_core.options import ADMIT_VARIABLE, GROUP_VARIABLE, SWEEP_VARIABLE, EngineOptions
 from slotstream_core.state.sequence import SequenceState
@@ -229,10 +228,13 @@ def test_a_prompt_without_passes_or_with_an_empty_one_is_refused(quantized: Path
 def test_pairs_are_sorted_by_expert_and_stay_in_row_order() -> None:
     random = np.random.default_rng(5)
     chosen: npt.NDArray[np.int64] = random.permuted(np.tile(np.arange(300), (40, 1)), axis=1)[:, :6]
-    rows = PassRows(chosen, 300, mx.zeros((40, 8)), on_host=False)
-    for expert in range(300):
-        assert rows.pairs_of([expert]).tolist() == np.flatnonzero(chosen.reshape(-1) == expert).tolist()
-    assert rows.counts.sum() == chosen.size
+    sorted_pairs = SortedPairs(chosen, 300)
+    for expert in range(299):
+        pairs, slots = sorted_pairs.of(SweepGroup([expert, 299], [7, 9], lambda: None))
+        wanted = [np.flatnonzero(chosen.reshape(-1) == each).tolist() for each in (expert, 299)]
+        assert pairs.tolist() == wanted[0] + wanted[1]
+        assert slots.tolist() == [7] * len(wanted[0]) + [9] * len(wanted[1])
+    assert sorted_pairs.counts.sum() == chosen.size
 
 
 class Recorded:

@@ -396,8 +396,22 @@ PyObject *ss_py_shared(PyObject *self, PyObject *const *args, Py_ssize_t count) 
     return finish_with(&call, code);
 }
 
-/* join_experts(layer, pool, gate, up, down, slots int32 [rows, top], mix rows, x rows, shared rows, shared_gate rows,
- *              streams rows, injection rows, out rows) */
+/* What is joined: mix rows, shared rows, shared_gate rows, streams rows, injection rows and out rows from args[0] on.
+ * Returns how many rows. */
+static int64_t joined_of(Call *call, const ss_layer *layer, PyObject *const *args, ss_routed *r) {
+    Rows streams = streams_of(call, layer, args[3]);
+    if (call->failed) return 0;
+    int64_t rows = streams.rows, hidden = layer->second.hidden, streams_count = layer->second.count;
+    r->mix = fitting(call, args[0], rows, layer->experts.top, 0).data;
+    r->shared = fitting(call, args[1], rows, hidden, 0).data;
+    r->shared_gate = fitting(call, args[2], rows, 1, 0).data;
+    r->streams = streams.data;
+    r->injection = fitting(call, args[4], rows, streams_count, 0).data;
+    r->out = fitting(call, args[5], rows, streams_count * hidden, 1).data;
+    return rows;
+}
+
+/* join_experts(layer, pool, gate, up, down, slots int32 [rows, top], x rows, then what is joined) */
 PyObject *ss_py_join_experts(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     Call call;
@@ -408,24 +422,32 @@ PyObject *ss_py_join_experts(PyObject *self, PyObject *const *args, Py_ssize_t c
     r.gate = matrix_of(&call, args[2]);
     r.up = matrix_of(&call, args[3]);
     r.down = matrix_of(&call, args[4]);
-    Rows streams = streams_of(&call, layer, args[10]);
-    int64_t rows = streams.rows, places = 0;
     require(&call, call.failed || (r.gate->columns == layer->second.hidden &&
                                    r.down->rows == layer->second.hidden),
             "the experts' matrices do not fit the layer");
+    int64_t rows = joined_of(&call, layer, args + 7, &r), places = 0;
     if (!call.failed) {
-        int64_t top = layer->experts.top, hidden = layer->second.hidden, width = layer->second.count * hidden;
         r.slots = int32_array(&call, args[5], &places, 0);
-        require(&call, places == rows * top, "there is not one slot for every choice");
-        r.mix = fitting(&call, args[6], rows, top, 0).data;
-        r.x = fitting(&call, args[7], rows, hidden, 0).data;
-        r.shared = fitting(&call, args[8], rows, hidden, 0).data;
-        r.shared_gate = fitting(&call, args[9], rows, 1, 0).data;
-        r.streams = streams.data;
-        r.injection = fitting(&call, args[11], rows, layer->second.count, 0).data;
-        r.out = fitting(&call, args[12], rows, width, 1).data;
+        require(&call, places == rows * layer->experts.top, "there is not one slot for every choice");
+        r.x = fitting(&call, args[6], rows, layer->second.hidden, 0).data;
     }
     int32_t code = SS_OK;
     RUN(RELEASE_FROM, code = ss_join_experts(layer, pool, &r, rows));
+    return finish_with(&call, code);
+}
+
+/* join_outputs(layer, pool, outputs rows [rows * top], then what is joined) */
+PyObject *ss_py_join_outputs(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "join_outputs", count, 9)) return NULL;
+    const ss_layer *layer = layer_of(&call, args[0]);
+    ss_pool *pool = pool_of(&call, args[1]);
+    ss_routed r = {0};
+    Rows outputs = {0};
+    int64_t rows = joined_of(&call, layer, args + 3, &r);
+    if (!call.failed) outputs = fitting(&call, args[2], rows * layer->experts.top, layer->second.hidden, 0);
+    int32_t code = SS_OK;
+    RUN(RELEASE_FROM, code = ss_join_outputs(layer, pool, &r, rows, outputs.data));
     return finish_with(&call, code);
 }

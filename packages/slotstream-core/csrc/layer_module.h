@@ -15,6 +15,7 @@ PyObject *ss_py_join_inputs(PyObject *self, PyObject *const *args, Py_ssize_t co
 PyObject *ss_py_guess(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_shared(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_join_experts(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_join_outputs(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_residency(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_grant(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_let_go(PyObject *self, PyObject *const *args, Py_ssize_t count);

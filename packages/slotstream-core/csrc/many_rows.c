@@ -351,8 +351,8 @@ int32_t ss_many_join(const ss_layer *layer, ss_pool *pool, const ss_routed *rout
 typedef struct {
     const ss_expert_pairs *pairs;
     const ss_group *chunks;
-    const int32_t *order;
-    const int32_t *source; /* of the pairs in that order */
+    const int32_t *target; /* pairs, expert after expert */
+    const int32_t *source; /* their rows */
 } experts_job;
 
 /* Rows of one expert. */
@@ -369,7 +369,7 @@ static void expert_block(void *context, int64_t block, float *scratch) {
     multiply(p->up, chunk->member, &in, 0, inner);
     pieces->silu_multiply(gated, inner, raised, inner, rows, inner, gated);
     block_rows out = {.x = gated, .x_stride = inner, .y = p->out, .y_stride = p->down->rows,
-                      .target = job->order + chunk->first, .rows = rows};
+                      .target = job->target + chunk->first, .rows = rows};
     multiply(p->down, chunk->member, &out, 0, p->down->rows);
 }
 
@@ -412,7 +412,10 @@ int32_t ss_many_experts(ss_pool *pool, const ss_expert_pairs *p) {
             continue;
         }
         int64_t count = ss_group_pairs(p->slots, p->pairs, p->gate->members, starts, order, groups);
-        for (int64_t i = 0; i < p->pairs; i++) source[i] = p->source ? p->source[order[i]] : (int32_t)(order[i] / p->top);
+        for (int64_t i = 0; i < p->pairs; i++) {
+            if (p->pair) order[i] = p->pair[order[i]];
+            source[i] = (int32_t)(order[i] / p->top);
+        }
         experts_job job = {p, groups, order, source};
         share_blocks(&call, expert_block, &job, cut_groups(groups, count), scratch, floats);
     }

@@ -23,11 +23,12 @@ int32_t ss_many_advance(const ss_delta *delta, ss_pool *pool, const float *x, in
 int32_t ss_many_shared(const ss_layer *layer, ss_pool *pool, const float *x, int64_t rows, float *out, float *gate);
 int32_t ss_many_join(const ss_layer *layer, ss_pool *pool, const ss_routed *routed, int64_t rows, const float *outputs);
 
-/* out [pairs, hidden]: row source[p] of x (p / top without source) through the expert in slots[p]. */
+/* Pair p is choice p % top of row p / top of x. out [rows * top, hidden]: those of some pairs, each of them named once,
+ * or without `pair` all of them in order. */
 typedef struct {
     const ss_matrix *gate, *up, *down;
     const float *x;
-    const int32_t *source, *slots;
+    const int32_t *pair, *slots; /* slots[i]: where the expert of pair[i] lies */
     int64_t top, pairs;
     float *out;
 } ss_expert_pairs;

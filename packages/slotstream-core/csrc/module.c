@@ -443,28 +443,29 @@ static PyObject *py_experts(PyObject *self, PyObject *const *args, Py_ssize_t co
     return finish(&call);
 }
 
-/* expert_pairs(pool, gate, up, down, x rows, sources int32 [pairs], slots int32 [pairs], out rows [pairs]): row
- * sources[i] of x through the expert in slots[i], as passes of many rows compute it. */
+/* expert_pairs(pool, gate, up, down, x rows, pairs int32, slots int32, out rows [rows * top]): choice pairs[i] % top of
+ * row pairs[i] / top of x through the expert in slots[i], as passes of many rows compute it. */
 static PyObject *py_expert_pairs(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     Call call;
     if (!starts(&call, "expert_pairs", count, 8)) return NULL;
-    int64_t sources = 0;
-    ss_expert_pairs p = {.top = 1};
+    int64_t places = 0;
+    ss_expert_pairs p = {0};
     ss_pool *pool = pool_of(&call, args[0]);
     p.gate = matrix_of(&call, args[1]);
     p.up = matrix_of(&call, args[2]);
     p.down = matrix_of(&call, args[3]);
     Rows x = contiguous_rows(&call, args[4]);
-    p.source = int32_array(&call, args[5], &sources, 0);
-    p.slots = int32_array(&call, args[6], &p.pairs, 0);
+    p.pair = int32_array(&call, args[5], &p.pairs, 0);
+    p.slots = int32_array(&call, args[6], &places, 0);
     Rows out = output(&call, args[7]);
     keep_apart(&call);
-    require(&call, call.failed || (sources == p.pairs && out.rows == p.pairs && x.width == p.gate->columns &&
-                                   out.width == p.down->rows),
-            "the shapes of x, the matrices, sources, slots and out disagree");
-    for (int64_t i = 0; !call.failed && i < sources; i++)
-        require(&call, p.source[i] >= 0 && p.source[i] < x.rows, "a row does not exist");
+    require(&call, call.failed || (places == p.pairs && x.rows > 0 && out.rows % x.rows == 0 &&
+                                   x.width == p.gate->columns && out.width == p.down->rows),
+            "the shapes of x, the matrices, pairs, slots and out disagree");
+    for (int64_t i = 0; !call.failed && i < places; i++)
+        require(&call, p.pair[i] >= 0 && p.pair[i] < out.rows, "a pair does not exist");
+    if (!call.failed) p.top = out.rows / x.rows;
     p.x = x.data, p.out = out.data;
     int32_t code = SS_OK;
     RUN(p.pairs * 3 * p.gate->columns * p.gate->rows, code = ss_many_experts(pool, &p));
@@ -514,7 +515,7 @@ static PyMethodDef methods[] = {
     FAST(combine),    FAST(ngram_gate),  FAST(multiply), FAST(experts), FAST(read_streams),
     FAST(score_blocks), FAST(expert_pairs), FAST(multiply_many), FAST(attend_rows),
     WHOLE(layer),     WHOLE(enter),      WHOLE(leave), WHOLE(advance_delta), WHOLE(shared), WHOLE(join_experts),
-    WHOLE(advance_attention), WHOLE(join_inputs), WHOLE(guess),
+    WHOLE(join_outputs), WHOLE(advance_attention), WHOLE(join_inputs), WHOLE(guess),
     WHOLE(residency), WHOLE(grant),      WHOLE(let_go), WHOLE(forecast),
     WHOLE(tickets),   WHOLE(list_tickets), WHOLE(settle_tickets), WHOLE(finish_dropped), WHOLE(drop_tickets),
     WHOLE(read_ahead), WHOLE(foresee),   WHOLE(requested), WHOLE(redeem),

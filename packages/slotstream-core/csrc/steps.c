@@ -391,24 +391,32 @@ int32_t ss_shared(const ss_layer *layer, ss_pool *pool, const float *x, int64_t 
     return code;
 }
 
+int32_t ss_join_outputs(const ss_layer *layer, ss_pool *pool, const ss_routed *r, int64_t rows, const float *outputs) {
+    int64_t hidden = layer->second.hidden;
+    if (rows > SS_FEW_ROWS) return ss_many_join(layer, pool, r, rows, outputs);
+    scratch s;
+    int32_t code = reserve(&s, rows * hidden);
+    if (code != SS_OK) return code;
+    float *y = cut(&s, rows * hidden);
+    pieces->combine(r->shared, r->shared_gate, r->mix, outputs, rows, layer->experts.top, hidden, y);
+    pieces->inject(r->streams, r->injection, y, rows, layer->second.count, hidden, r->out);
+    free(s.memory);
+    return SS_OK;
+}
+
 int32_t ss_join_experts(const ss_layer *layer, ss_pool *pool, const ss_routed *r, int64_t rows) {
     int64_t hidden = layer->second.hidden, top = layer->experts.top;
     scratch s;
-    int32_t code = reserve(&s, rows * hidden * (top + 1));
+    int32_t code = reserve(&s, rows * hidden * top);
     if (code != SS_OK) return code;
-    float *outputs = cut(&s, rows * top * hidden), *y = cut(&s, rows * hidden);
+    float *outputs = cut(&s, rows * top * hidden);
     if (rows > SS_FEW_ROWS) {
         ss_expert_pairs pairs = {r->gate, r->up, r->down, r->x, NULL, r->slots, top, rows * top, outputs};
         code = ss_many_experts(pool, &pairs);
-        if (code == SS_OK) code = ss_many_join(layer, pool, r, rows, outputs);
-        free(s.memory);
-        return code;
+    } else {
+        code = ss_apply_experts(pool, r->gate, r->up, r->down, r->x, rows, r->slots, top, outputs);
     }
-    code = ss_apply_experts(pool, r->gate, r->up, r->down, r->x, rows, r->slots, top, outputs);
-    if (code == SS_OK) {
-        pieces->combine(r->shared, r->shared_gate, r->mix, outputs, rows, top, hidden, y);
-        pieces->inject(r->streams, r->injection, y, rows, layer->second.count, hidden, r->out);
-    }
+    if (code == SS_OK) code = ss_join_outputs(layer, pool, r, rows, outputs);
     free(s.memory);
     return code;
 }

@@ -192,4 +192,8 @@ typedef struct {
 } ss_routed;
 int32_t ss_join_experts(const ss_layer *layer, ss_pool *pool, const ss_routed *routed, int64_t rows);
 
+/* The same where the experts' outputs [rows * top, hidden] are there already: matrices, slots and x are not looked at. */
+int32_t ss_join_outputs(const ss_layer *layer, ss_pool *pool, const ss_routed *routed, int64_t rows,
+                        const float *outputs);
+
 #endif

@@ -270,9 +270,10 @@ def experts(m: Maker) -> list[Any]:
 
 
 def expert_pairs(m: Maker) -> list[Any]:
-    rows, hidden, inner, members, pairs = m.up_to(9), size(m), size(m), m.up_to(5), m.up_to(40, 0)
+    rows, hidden, inner, members, top = m.up_to(9), size(m), size(m), m.up_to(5), m.up_to(4)
     maps = m.matrix(inner, hidden, members), m.matrix(inner, hidden, members), m.matrix(hidden, inner, members)
-    return [m.pool, *maps, m.floats(rows, hidden), m.ids(rows, pairs), m.ids(members, pairs), m.floats(pairs, hidden)]
+    pairs = m.numbers.permutation(rows * top).astype(np.int32)[: m.up_to(rows * top, 0)]
+    return [m.pool, *maps, m.floats(rows, hidden), pairs, m.ids(members, len(pairs)), m.floats(rows * top, hidden)]
 
 
 def attend_rows(m: Maker) -> list[Any]:
@@ -436,22 +437,20 @@ def join_experts(m: Maker) -> list[Any]:
     shape, made = described(m)
     rows, hidden, inner, members = m.up_to(4), shape.hidden, size(m), shape.members
     maps = m.matrix(inner, hidden, members), m.matrix(inner, hidden, members), m.matrix(hidden, inner, members)
-    slots, mix = m.ids(members, rows, shape.top), m.floats(rows, shape.top)
-    x, summed, gates = m.floats(rows, hidden), m.floats(rows, hidden), m.floats(rows, 1)
-    streams, injection = m.floats(rows, shape.streams * hidden), m.floats(rows, shape.streams)
-    return [
-        made,
-        m.pool,
-        *maps,
-        slots,
-        mix,
-        x,
-        summed,
-        gates,
-        streams,
-        injection,
-        m.floats(rows, shape.streams * hidden),
-    ]
+    slots, x = m.ids(members, rows, shape.top), m.floats(rows, hidden)
+    return [made, m.pool, *maps, slots, x, *joined(m, shape, rows)]
+
+
+def join_outputs(m: Maker) -> list[Any]:
+    shape, made = described(m)
+    rows = m.up_to(4)
+    return [made, m.pool, m.floats(rows * shape.top, shape.hidden), *joined(m, shape, rows)]
+
+
+def joined(m: Maker, shape: LayerShape, rows: int) -> list[Any]:
+    hidden, wide = shape.hidden, shape.streams * shape.hidden
+    outputs = m.floats(rows, shape.top), m.floats(rows, hidden), m.floats(rows, 1)
+    return [*outputs, m.floats(rows, wide), m.floats(rows, shape.streams), m.floats(rows, wide)]
 
 
 def residency(m: Maker) -> list[Any]:
@@ -631,7 +630,7 @@ RECIPES: dict[str, Callable[[Maker], list[Any]]] = {
             is_narrow,
             choose,
         ),
-        *(advance_attention, join_inputs, guess),
+        *(advance_attention, join_inputs, guess, join_outputs),
         *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, let_go, forecast),
         *(tickets, list_tickets, settle_tickets, finish_dropped, drop_tickets, read_ahead, foresee, requested, redeem),
     )

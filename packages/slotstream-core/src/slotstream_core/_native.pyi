@@ -102,9 +102,9 @@ def multiply(pool: int, matrix: int, x: _Floats, out: _Floats, /) -> None: ...
 def multiply_many(pool: int, matrix: int, x: _Floats, out: _Floats, /) -> None: ...
 def experts(pool: int, gate: int, up: int, down: int, x: _Floats, slots: _Ids, out: _Floats, /) -> None: ...
 def expert_pairs(
-    pool: int, gate: int, up: int, down: int, x: _Floats, sources: _Ids, slots: _Ids, out: _Floats, /
+    pool: int, gate: int, up: int, down: int, x: _Floats, pairs: _Ids, slots: _Ids, out: _Floats, /
 ) -> None:
-    """Row ``sources[i]`` of ``x`` through the expert in ``slots[i]``, as passes of many rows compute it.
+    """Some rows through some experts, as passes of many rows compute it. Pair p is choice p % top of row p // top.
 
     Args:
         pool: The threads.
@@ -112,9 +112,9 @@ def expert_pairs(
         up: As there.
         down: As there.
         x: [rows, hidden].
-        sources: [pairs].
-        slots: [pairs].
-        out: [pairs, hidden].
+        pairs: Which outputs are written, each of them named once.
+        slots: Where the expert of each of these pairs lies.
+        out: [rows * top, hidden].
     """
 
 def read_streams(
@@ -338,8 +338,8 @@ def join_experts(
     up: int,
     down: int,
     slots: _Ids,
-    mix: _Floats,
     x: _Floats,
+    mix: _Floats,
     shared: _Floats,
     shared_gate: _Floats,
     streams: _Floats,
@@ -347,6 +347,19 @@ def join_experts(
     out: _Floats,
     /,
 ) -> None: ...
+def join_outputs(
+    layer: Layer,
+    pool: int,
+    outputs: _Floats,
+    mix: _Floats,
+    shared: _Floats,
+    shared_gate: _Floats,
+    streams: _Floats,
+    injection: _Floats,
+    out: _Floats,
+    /,
+) -> None:
+    """What `join_experts` does once the experts' ``outputs`` [rows * top, hidden] are there."""
 
 class Residency:
     """The arrays of a `slotstream_core.experts.residency.Residency`, kept from changing their length."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -10,7 +10,7 @@ import mlx.core as mx
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.errors import StateError
 from slotstream_core.experts.confidence import Logits
-from slotstream_core.experts.stacks import Experts
+from slotstream_core.experts.stacks import Experts, Sweep
 from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
 from slotstream_core.models.qwen4_exp.forecasting import TargetCorrection
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
@@ -98,6 +98,39 @@ class DecoderLayer:
             leases.arrive()
         streams, x, injection = self.attend(streams, state, positions, watch)
         return self.take_in(streams, self.experts(x, leases, watch), injection)
+
+    def sweep(
+        self,
+        passes: Sequence[mx.array],
+        state: LayerState,
+        positions: Sequence[PassPositions],
+        sweep: Sweep,
+        attended: Callable[[int], None],
+    ) -> list[mx.array]:
+        """What a call with each of some passes gives, to the bit, each expert being read once for all of them.
+
+        Args:
+            passes: The streams of each [T, streams, hidden], in order.
+            state: Advanced by one pass after the other.
+            positions: Of each pass.
+            sweep: Brings the experts.
+            attended: Told the number of each pass that has just advanced the state.
+
+        Returns:
+            The new streams of each pass, evaluated.
+
+        Raises:
+            ExpertReadError: A record could not be read.
+        """
+        parts = []
+        for number, (streams, own) in enumerate(zip(passes, positions, strict=True)):
+            parts.append(self.attend(streams, state, own))
+            mx.eval(parts[-1], *state.arrays())  # one pass's workspace at a time
+            attended(number)
+        outputs = self.experts.sweep([x for _, x, _ in parts], sweep)
+        after = [self.take_in(part, y, injection) for (part, _, injection), y in zip(parts, outputs, strict=True)]
+        mx.eval(after)
+        return after
 
     def remember(self, streams: mx.array, state: AttentionState, positions: PassPositions) -> None:
         """Advance the ``state`` of an attention layer by rows that nothing is computed from."""

@@ -1,7 +1,7 @@
 """Routed and shared experts of one layer. The routed ones come through the `Experts` seam, resident or streamed."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Protocol
 
 import mlx.core as mx
@@ -13,7 +13,7 @@ from slotstream_core.experts.stacks import ExpertArrays, Experts, Lease, Quantiz
 from slotstream_core.models.qwen4_exp.gathering import LimitedProducts, compute_experts
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, Floats, HostMatrix, host_array, multiply_by_expert
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
-from slotstream_core.models.qwen4_exp.sweep import PassRows, sweep_layer
+from slotstream_core.models.qwen4_exp.sweep import PassRows, compute_groups, rows_by_expert
 
 
 class PassLeases:
@@ -70,6 +70,69 @@ def pass_leases() -> Iterator[PassLeases]:
         yield leases
     finally:
         leases.release()
+
+
+class RequestedExperts:
+    """The `SweptExperts` of one request.
+
+    Attributes:
+        experts: Their ids, ascending.
+        slots: The place of each.
+        released: Whether the places were given back.
+    """
+
+    def __init__(self, experts: npt.NDArray[np.integer], lease: Lease) -> None:
+        self.experts: list[int] = experts.tolist()
+        self.slots = lease.slots
+        self.released = False
+        self._lease = lease
+
+    def wait(self) -> None:
+        """See `Lease.wait`."""
+        self._lease.wait()
+
+    def release(self) -> None:
+        """See `SweptExperts.release`."""
+        self.released = True
+        self._lease.release()
+
+
+def requested_groups(
+    experts: Experts, layer: int, distinct: npt.NDArray[np.int32]
+) -> Generator[RequestedExperts, None, None]:
+    """Yield experts that do not fit in one request, in several. The next is read while one is computed.
+
+    At most two are held at once: see `compute_groups` for when they are released. Close it when something fails.
+
+    Args:
+        experts: Where they come from.
+        layer: Of the experts.
+        distinct: Ids, ascending.
+
+    Raises:
+        ExpertReadError: A record could not be read.
+    """
+    limit = experts.group_limit
+    parts = [distinct[start : start + limit] for start in range(0, len(distinct), limit)]
+    with pass_leases() as leases:
+        coming: list[RequestedExperts] = []
+        before: RequestedExperts | None = None
+
+        def ask(part: npt.NDArray[np.int32]) -> None:
+            lease = experts.request(layer, part)
+            leases.hold(lease)
+            coming.append(RequestedExperts(part, lease))
+
+        ask(parts[0])
+        for index, part in enumerate(parts):
+            if not coming:
+                ask(part)
+            group = coming.pop()
+            if index + 1 < len(parts) and (before is None or before.released):
+                ask(parts[index + 1])
+            group.wait()
+            yield group
+            before = group
 
 
 Shown = mx.array | Floats
@@ -201,10 +264,9 @@ class ExpertLayer:
             shared = self._shared(x)
             shared.finish()
             mx.eval(ids, mix)
-            on_host = self._host is not None and x.shape[0] >= HOST_ROWS
-            swept.append(PassRows(np.array(ids), self._expert_count, x, on_host=on_host))
+            swept.append(self._pass_rows(x, np.array(ids, np.int32)))
             beside.append((shared, mix))
-        sweep_layer(sweep, self._layer, swept, self._compute_pairs)
+        compute_groups(sweep.layer(self._layer, rows_by_expert(swept)), swept)
         outputs = []
         for rows, (shared, mix) in zip(swept, beside, strict=True):
             outputs.append(shared.join(mix, rows.outputs()))
@@ -270,39 +332,19 @@ class ExpertLayer:
             watch.requested(self._layer, chosen)
         return lease
 
-    def _places(self, distinct: Sequence[int] | npt.NDArray[np.integer], lease: Lease) -> npt.NDArray[np.int32]:
-        places = np.zeros(self._expert_count, np.int32)
-        places[distinct] = lease.slots
-        return places
-
     def _grouped(
         self, x: mx.array, chosen: npt.NDArray[np.int32], distinct: npt.NDArray[np.int32], shared: SharedRun
     ) -> mx.array:
-        """As one request, in several: each holds what fits, and the next is read while one computes."""
-        limit = self._experts.group_limit
-        groups = [distinct[start : start + limit] for start in range(0, len(distinct), limit)]
-        flat = chosen.reshape(-1)
-        outputs: list[mx.array] = []
-        order: list[npt.NDArray[np.intp]] = []
-        with pass_leases() as current, pass_leases() as following:
-            pending = self._experts.request(self._layer, groups[0])
-            following.hold(pending)
-            shared.start()
-            for index, group in enumerate(groups):
-                lease = pending
-                current, following = following, current
-                if index + 1 < len(groups):
-                    pending = self._experts.request(self._layer, groups[index + 1])
-                    following.hold(pending)
-                lease.wait()
-                pairs = np.flatnonzero(np.isin(flat, group))
-                output = self._compute_pairs(x, pairs // self._top, self._places(group, lease)[flat[pairs]])
-                mx.eval(output)
-                current.release()
-                outputs.append(output)
-                order.append(pairs)
-        back = np.argsort(np.concatenate(order)).astype(np.int32)
-        return mx.concatenate(outputs)[mx.array(back)].reshape(*chosen.shape, x.shape[-1])
+        """As one request, in several."""
+        rows = self._pass_rows(x, chosen)
+        shared.start()
+        with closing(requested_groups(self._experts, self._layer, distinct)) as groups:
+            compute_groups(groups, [rows])
+        return rows.outputs()
+
+    def _pass_rows(self, x: mx.array, chosen: npt.NDArray[np.int32]) -> PassRows:
+        on_host = self._host is not None and x.shape[0] >= HOST_ROWS
+        return PassRows(chosen, self._expert_count, x, self._compute_pairs, on_host=on_host)
 
     def _compute_pairs(self, x: mx.array, rows: npt.NDArray[np.integer], slots: npt.NDArray[np.int32]) -> mx.array:
         """Outputs [pairs, hidden] of row ``rows[i]`` of ``x`` through the expert in ``slots[i]``."""

@@ -15,7 +15,7 @@ from slotstream_core.checkpoint.ngram_tables import derive_ngram_tables
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CheckpointDamaged
 from slotstream_core.models.qwen4_exp.convolution import causal_convolution, last_rows
-from slotstream_core.models.qwen4_exp.ngram_rows import NgramTable, RowCache
+from slotstream_core.models.qwen4_exp.ngram_rows import NgramTable, RowCache, RowFetch
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, WeightReader
 from slotstream_core.state.rows import HostValues
 from slotstream_core.state.snapshot import GrowingArray
@@ -141,6 +141,41 @@ class NgramState:
         self.window, self.context, self.recorded = fixed["window"], np.array(fixed["context"], np.int64), []
 
 
+class NgramLookUp:
+    """Embeddings of some tokens, whose rows are on their way.
+
+    Args:
+        fetch: The distinct rows.
+        places: Which of them each token has, [T, heads].
+        embed: Unpacks distinct rows, and puts those at some places [N, heads] side by side, [N, heads * row width].
+    """
+
+    def __init__(
+        self,
+        fetch: RowFetch,
+        places: npt.NDArray[np.intp],
+        embed: Callable[[npt.NDArray[np.uint8], npt.NDArray[np.intp]], mx.array],
+    ) -> None:
+        self._fetch = fetch
+        self._places = places
+        self._embed = embed
+        self._packed: npt.NDArray[np.uint8] | None = None
+
+    def embeddings(self, first: int = 0, last: int | None = None) -> mx.array:
+        """Those of tokens ``first`` to ``last``, all of them unless told otherwise: [tokens, heads * row width].
+
+        Raises:
+            ExpertReadError: A row could not be read.
+        """
+        if self._packed is None:
+            self._packed = self._fetch.finish()
+        places = self._places[first:last]
+        if len(places) == len(self._places):
+            return self._embed(self._packed, places)
+        distinct, inverse = np.unique(places, return_inverse=True)
+        return self._embed(self._packed[distinct], inverse.reshape(places.shape))
+
+
 class NgramLayer:
     """The n-gram embedding of one decoder layer; owns its row cache, the sequence lives in `NgramState`."""
 
@@ -180,16 +215,8 @@ class NgramLayer:
             context=np.full(self._hash.context_tokens, self._hash.eos_id, np.int64),
         )
 
-    def look_up(self, ids: Ids, state: NgramState) -> mx.array:
-        """Embeddings [T, heads * row width] of ``ids`` [T] after ``state``, which is left as it is.
-
-        Raises:
-            ExpertReadError: A row could not be read.
-        """
-        return self.begin_look_up(ids, state)()
-
-    def begin_look_up(self, ids: Ids, state: NgramState) -> Callable[[], mx.array]:
-        """Start to read the rows of `look_up`; what is returned gives its result, once, and raises what it raises."""
+    def look_up(self, ids: Ids, state: NgramState) -> NgramLookUp:
+        """Start to read the embeddings of ``ids`` [T] after ``state``, which is left as it is."""
         rows = self._hash.rows(state.context, ids)
         if len(ids) == 1:  # few rows, which are seldom the same
             own = rows[0].tolist()
@@ -200,7 +227,7 @@ class NgramLayer:
             distinct, inverse = np.unique(rows, return_inverse=True)
             places = inverse.reshape(len(ids), -1)
             fetch = self.cache.begin(distinct)
-        return lambda: self._embed(fetch.finish(), places)
+        return NgramLookUp(fetch, places, self._embed)
 
     def _embed(self, packed: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> mx.array:
         """The rows at ``places`` [T, heads] of ``packed`` ones, side by side: [T, heads * row width]."""

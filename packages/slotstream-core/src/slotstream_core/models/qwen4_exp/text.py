@@ -1,6 +1,6 @@
 """The text model: embedding, decoder layers over residual streams, final mixer and output head."""
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
@@ -22,7 +22,7 @@ from slotstream_core.models.qwen4_exp.draft import DRAFT_ROWS, DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS
 from slotstream_core.models.qwen4_exp.moe import PassWatch, pass_leases
-from slotstream_core.models.qwen4_exp.ngram import NgramState
+from slotstream_core.models.qwen4_exp.ngram import NgramLookUp, NgramState
 from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
 from slotstream_core.models.qwen4_exp.parts import layer_parts
 from slotstream_core.models.qwen4_exp.projections import WeightReader
@@ -39,6 +39,9 @@ ROW_INVARIANT_ROWS = HOST_ROWS - 1
 """A pass of at most this many rows gives each row the bits that it has in a pass of its own, on the CPU."""
 
 Ids = npt.NDArray[np.int64]
+
+LookUps = dict[int, tuple[NgramLookUp, NgramState]]
+"""By layer with an n-gram part: the embeddings of tokens, on their way, and its state."""
 
 
 def expert_modules(config: Qwen4ExpConfig) -> list[str]:
@@ -274,12 +277,13 @@ class Qwen4ExpModel:
             self._positions(end - len(tokens), len(tokens), record=False)
             for end, tokens in zip(ends, passes, strict=True)
         ]
+        ngrams = self._begin_look_ups(np.concatenate(passes), state)
         streams = [self._embedding(tokens) for tokens in passes]
         snapshots = Snapshots(keep, len(state.layers))
         with sweep:
             for index in range(len(self._layers)):
                 with self._plain_blas():
-                    streams = self._sweep_layer(index, passes, streams, state, positions, snapshots, sweep)
+                    streams = self._sweep_layer(index, passes, streams, state, ngrams, positions, snapshots, sweep)
                 yield (index + 1) / len(self._layers)
         with self._plain_blas():
             last = streams[-1]
@@ -299,33 +303,31 @@ class Qwen4ExpModel:
         passes: list[Ids],
         streams: list[mx.array],
         state: SequenceState,
+        ngrams: LookUps,
         positions: list[PassPositions],
         snapshots: Snapshots,
         sweep: Sweep,
     ) -> list[mx.array]:
         """Send every pass through one layer; attention takes them in order, and the experts all at once."""
-        layer, own = self._layers[index], state.layers[index]
-        attended = []
-        for number, (tokens, position) in enumerate(zip(passes, positions, strict=True)):
-            before = streams[number]
-            if index in self._ngrams:
-                part = len(self._layers) + list(self._ngrams).index(index)
-                before = self._add_ngrams(index, before, tokens, state.layers[part], position.start)
-                snapshots.note(number, part, state.layers[part])
-            attended.append(layer.attend(before, own, position))
-            mx.eval(attended[-1], *own.arrays())  # one pass's workspace at a time
-            snapshots.note(number, index, own)
-        outputs = layer.experts.sweep([x for _, x, _ in attended], sweep)
-        after = [layer.take_in(part, y, injection) for (part, _, injection), y in zip(attended, outputs, strict=True)]
-        mx.eval(after)
-        return after
-
-    def _add_ngrams(self, index: int, streams: mx.array, tokens: Ids, state: LayerState, start: int) -> mx.array:
-        """The streams of a pass after the n-gram part of a layer; advances its state."""
-        if not isinstance(state, NgramState):
-            raise StateError(f"a {type(state).__name__} was passed to the n-gram part of layer {index}")
-        ngram = self._ngrams[index]
-        return ngram(streams, tokens, ngram.look_up(tokens, state), state, start=start, record=False)
+        own = state.layers[index]
+        if index in ngrams:
+            look_up, ngram_state = ngrams[index]
+            part, first = len(self._layers) + list(self._ngrams).index(index), positions[0].start
+            for number, (tokens, position) in enumerate(zip(passes, positions, strict=True)):
+                start = position.start - first
+                streams[number] = self._ngrams[index](
+                    streams[number],
+                    tokens,
+                    look_up.embeddings(start, start + len(tokens)),
+                    ngram_state,
+                    start=position.start,
+                    record=False,
+                )
+                mx.eval(streams[number])
+                snapshots.note(number, part, ngram_state)
+        return self._layers[index].sweep(
+            streams, own, positions, sweep, lambda number: snapshots.note(number, index, own)
+        )
 
     def _plain_blas(self) -> AbstractContextManager[object]:
         return nullcontext() if self._host is None else self._host.single_threaded_blas()
@@ -352,9 +354,9 @@ class Qwen4ExpModel:
             streams = self._embedding(tokens)
             for index, layer in enumerate(self._layers):
                 if index in ngrams:
-                    embeddings, ngram_state = ngrams[index]
+                    look_up, ngram_state = ngrams[index]
                     streams = self._ngrams[index](
-                        streams, tokens, embeddings(), ngram_state, start=positions.start, record=record
+                        streams, tokens, look_up.embeddings(), ngram_state, start=positions.start, record=record
                     )
                 streams = layer(streams, state.layers[index], positions, leases, watch)
             result = ForwardResult(logits=self._logits(streams, logits), streams=streams)
@@ -432,19 +434,14 @@ class Qwen4ExpModel:
         angles, block_angles = self._rotary.pass_angles(start, tokens, self.config.indexer_compress_ratio)
         return PassPositions(start=start, angles=angles, block_angles=block_angles, record=record)
 
-    def _begin_look_ups(
-        self, tokens: Ids, state: SequenceState
-    ) -> dict[int, tuple[Callable[[], mx.array], NgramState]]:
-        """By layer with an n-gram part: what gives the embeddings of ``tokens``, and its state.
-
-        The rows are read while the layers before are computed.
-        """
-        found: dict[int, tuple[Callable[[], mx.array], NgramState]] = {}
+    def _begin_look_ups(self, tokens: Ids, state: SequenceState) -> LookUps:
+        """The rows are read while the layers before are computed."""
+        found: LookUps = {}
         states = state.layers[len(self._layers) : len(self._layers) + len(self._ngrams)]
         for (layer, ngram), ngram_state in zip(self._ngrams.items(), states, strict=True):
             if not isinstance(ngram_state, NgramState):
                 raise StateError(f"a {type(ngram_state).__name__} was passed to the n-gram part of layer {layer}")
-            found[layer] = (ngram.begin_look_up(tokens, ngram_state), ngram_state)
+            found[layer] = (ngram.look_up(tokens, ngram_state), ngram_state)
         return found
 
     def _logits(self, streams: mx.array, wanted: Literal["last", "all"]) -> mx.array:

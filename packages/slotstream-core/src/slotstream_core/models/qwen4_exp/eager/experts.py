@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import mlx.core as mx
@@ -10,14 +12,15 @@ import numpy.typing as npt
 
 from slotstream_core import _native
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack, Stack
+from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack, Slots, Stack, Sweep
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost, MatrixView, rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
+from slotstream_core.models.qwen4_exp.eager.routed import Attended, ExpertCalls, RoutedRows
 from slotstream_core.models.qwen4_exp.host_products import Floats
-from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch
+from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch, requested_groups
 from slotstream_core.models.qwen4_exp.projections import WeightReader
+from slotstream_core.models.qwen4_exp.sweep import compute_groups, rows_by_expert
 
-Slots = npt.NDArray[np.int32]
 Views = tuple[MatrixView, MatrixView, MatrixView]
 
 
@@ -67,69 +70,60 @@ class EagerExpertLayer(ExpertLayer):
         places = [number for place in self._shared_maps.places for number in place]
         return router, self._shared_maps.handles, *places, down, gate, self._top, int(self._normalise)
 
+    def calls(self, compiled: _native.Layer) -> ExpertCalls | None:
+        """The compiled calls for the experts as they lie now; None when their matrices are not taken."""
+        views = self._views(self._experts.arrays(self._layer))
+        return None if views is None else ExpertCalls(compiled, self._eager, views)
+
     def join_streams(
-        self,
-        compiled: _native.Layer,
-        attended: tuple[Floats, Floats, Floats, Slots, Floats],
-        leases: PassLeases,
-        watch: PassWatch | None,
-        out: Floats,
-    ) -> bool:
+        self, calls: ExpertCalls, attended: Attended, leases: PassLeases, watch: PassWatch | None, out: Floats
+    ) -> None:
         """Write the streams after the experts to ``out`` [T, streams * hidden].
 
         Args:
-            compiled: The layer.
-            attended: Streams, input, injection, chosen experts and their weights.
+            calls: What computes.
+            attended: What they start from.
             leases: Hold the experts while they are read.
             watch: Told when they are requested.
             out: The result.
 
-        Returns:
-            False, with nothing done, when they do not fit the pool at once or the compiled calls do not take them.
+        Raises:
+            ExpertReadError: A record could not be read.
+        """
+        places, ids = self._experts.places(self._layer), attended.ids
+        if places is not None:
+            calls.join(attended, np.asarray(places)[ids], calls.share(attended.x), out)
+            return
+        if watch is not None:
+            mx.eval(watch.arrays())
+        leases.release()
+        limit = self._experts.group_limit
+        if ids.size > limit and len(distinct := np.unique(ids)) > limit:
+            rows = RoutedRows(attended, self._expert_count, calls)
+            with closing(requested_groups(self._experts, self._layer, distinct)) as groups:
+                compute_groups(groups, [rows])
+            rows.join(out)
+            return
+        lease = self._experts.request(self._layer, ids, threads=self._eager.handle)
+        leases.hold(lease)
+        if watch is not None:
+            watch.requested(self._layer, ids)
+        shared = calls.share(attended.x)
+        lease.wait()
+        calls.join(attended, lease.slots, shared, out)
+
+    def sweep_streams(
+        self, calls: ExpertCalls, passes: Sequence[Attended], sweep: Sweep, outs: Sequence[Floats]
+    ) -> None:
+        """As `join_streams` for each of some passes, each expert being read once for all of them.
 
         Raises:
             ExpertReadError: A record could not be read.
         """
-        streams, x, injection, ids, mix = attended
-        views = self._views(self._experts.arrays(self._layer))
-        if views is None:
-            return False
-        shared, gate = np.empty(x.shape, np.float32), np.empty((len(x), 1), np.float32)
-        places = self._experts.places(self._layer)
-        if places is None:
-            limit = self._experts.group_limit
-            if ids.size > limit and len(np.unique(ids)) > limit:
-                return False
-            if watch is not None:
-                mx.eval(watch.arrays())
-            leases.release()
-            lease = self._experts.request(self._layer, ids, threads=self._eager.handle)
-            leases.hold(lease)
-            if watch is not None:
-                watch.requested(self._layer, ids)
-            _native.shared(compiled, self._eager.handle, x, shared, gate)
-            lease.wait()
-            slots = lease.slots
-        else:
-            _native.shared(compiled, self._eager.handle, x, shared, gate)
-            slots = np.asarray(places)[ids]
-        gate_stack, up_stack, down_stack = (view.handle for view in views)
-        _native.join_experts(
-            compiled,
-            self._eager.handle,
-            gate_stack,
-            up_stack,
-            down_stack,
-            slots,
-            mix,
-            x,
-            shared,
-            gate,
-            streams,
-            injection,
-            out,
-        )
-        return True
+        swept = [RoutedRows(attended, self._expert_count, calls) for attended in passes]
+        compute_groups(sweep.layer(self._layer, rows_by_expert(swept)), swept)
+        for rows, out in zip(swept, outs, strict=True):
+            rows.join(out)
 
     def route(self, x: mx.array) -> tuple[mx.array, mx.array]:
         """See `ExpertLayer.route`; best experts first."""
@@ -187,11 +181,12 @@ class EagerExpertLayer(ExpertLayer):
     def _outputs(self, views: Views, x: Floats, sources: Slots, slots: Slots) -> Floats:
         """Row ``sources[i]`` of ``x``, all rows of a pass, through the expert in ``slots[i]``; [pairs, hidden]."""
         gate, up, down = (view.handle for view in views)
-        outputs = np.empty((len(slots), x.shape[1]), np.float32)
+        outputs, rows = np.empty((len(slots), x.shape[1]), np.float32), x[sources]
         if len(x) > NATIVE_ROWS:
-            _native.expert_pairs(self._eager.handle, gate, up, down, x, sources, slots, outputs)
+            pairs = np.arange(len(slots), dtype=np.int32)
+            _native.expert_pairs(self._eager.handle, gate, up, down, rows, pairs, slots, outputs)
         else:
-            _native.experts(self._eager.handle, gate, up, down, x[sources], slots, outputs)
+            _native.experts(self._eager.handle, gate, up, down, rows, slots, outputs)
         return outputs
 
     def _views(self, arrays: ExpertArrays) -> Views | None:

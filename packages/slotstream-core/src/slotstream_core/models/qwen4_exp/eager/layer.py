@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
 from slotstream_core import _native
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.experts.stacks import Experts
+from slotstream_core.errors import StateError
+from slotstream_core.experts.stacks import Experts, Sweep
 from slotstream_core.models.qwen4_exp.attention import AttentionState
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPositions
 from slotstream_core.models.qwen4_exp.eager.attention import EagerAttention
@@ -19,6 +18,7 @@ from slotstream_core.models.qwen4_exp.eager.delta import EagerGatedDelta, HostRe
 from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
 from slotstream_core.models.qwen4_exp.eager.forecast import EagerForecast
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, rows_of
+from slotstream_core.models.qwen4_exp.eager.routed import Attended, ExpertCalls
 from slotstream_core.models.qwen4_exp.eager.streams import EagerHyperConnection
 from slotstream_core.models.qwen4_exp.forecasting import TargetCorrection
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
@@ -26,24 +26,6 @@ from slotstream_core.models.qwen4_exp.host_products import Floats
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, Shown
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.state.sequence import LayerState
-
-
-class Attended(NamedTuple):
-    """What a layer's experts start from; its order is that of the compiled calls' outputs.
-
-    Attributes:
-        streams: After the mixer, [T, streams * hidden].
-        x: The experts' input, [T, hidden].
-        injection: How strongly their output enters each stream, [T, streams].
-        ids: The chosen experts, best first, [T, top].
-        mix: Their weights, [T, top].
-    """
-
-    streams: Floats
-    x: Floats
-    injection: Floats
-    ids: npt.NDArray[np.int32]
-    mix: Floats
 
 
 class EagerDecoderLayer(DecoderLayer):
@@ -105,18 +87,53 @@ class EagerDecoderLayer(DecoderLayer):
         watch: PassWatch | None = None,
     ) -> mx.array:
         """See `DecoderLayer.__call__`."""
-        experts = self.experts
+        routed = self._routed()
         attended = self._attend_at_once(streams, state, positions, watch)
-        if self._compiled is None or attended is None or not isinstance(experts, EagerExpertLayer):
+        if attended is None:
             return super().__call__(streams, state, positions, leases, watch)
         rows = len(attended.x)
         if watch is not None:
             watch.routing(self._layer, attended.x)
         out = np.empty(attended.streams.shape, np.float32)
-        if not experts.join_streams(self._compiled, attended, leases, watch, out):
-            y = experts.mix_routed(mx.array(attended.x), mx.array(attended.ids), mx.array(attended.mix), leases, watch)
+        if routed is not None:
+            experts, calls = routed
+            experts.join_streams(calls, attended, leases, watch, out)
+        else:
+            x, ids, mix = mx.array(attended.x), mx.array(attended.ids), mx.array(attended.mix)
+            y = self.experts.mix_routed(x, ids, mix, leases, watch)
             _native.inject(attended.streams, attended.injection, rows_of(y), out)
         return mx.array(out.reshape(rows, *self._shape))
+
+    def _routed(self) -> tuple[EagerExpertLayer, ExpertCalls] | None:
+        """What goes on from `Attended`; None when the compiled calls do not take a matrix."""
+        if self._compiled is None or not isinstance(self.experts, EagerExpertLayer):
+            return None
+        calls = self.experts.calls(self._compiled)
+        return None if calls is None else (self.experts, calls)
+
+    def sweep(
+        self,
+        passes: Sequence[mx.array],
+        state: LayerState,
+        positions: Sequence[PassPositions],
+        sweep: Sweep,
+        attended: Callable[[int], None],
+    ) -> list[mx.array]:
+        """See `DecoderLayer.sweep`. Neighbours among the passes go through the experts as one where no bit changes."""
+        routed = self._routed()
+        if routed is None:
+            return super().sweep(passes, state, positions, sweep, attended)
+        experts, calls = routed
+        totals, places = cut_runs([len(streams) for streams in passes])
+        runs = [self._attended(rows) for rows in totals]
+        for number, ((run, rows), streams, own) in enumerate(zip(places, passes, positions, strict=True)):
+            if self._attend_at_once(streams, state, own, None, runs[run].part(rows)) is None:
+                raise StateError(f"a {type(state).__name__} was passed to a {type(self._mixer).__name__}")
+            mx.eval(state.arrays())
+            attended(number)
+        outs = [np.empty(run.streams.shape, np.float32) for run in runs]
+        experts.sweep_streams(calls, runs, sweep, outs)
+        return [mx.array(outs[run][rows].reshape(-1, *self._shape)) for run, rows in places]
 
     def attend(
         self, streams: mx.array, state: LayerState, positions: PassPositions, watch: PassWatch | None = None
@@ -129,18 +146,27 @@ class EagerDecoderLayer(DecoderLayer):
         return after, mx.array(attended.x), mx.array(attended.injection[:, :, None])
 
     def _attend_at_once(
-        self, streams: mx.array, state: LayerState, positions: PassPositions, watch: PassWatch | None
+        self,
+        streams: mx.array,
+        state: LayerState,
+        positions: PassPositions,
+        watch: PassWatch | None,
+        to: Attended | None = None,
     ) -> Attended | None:
-        """Everything before the experts; None, with nothing done, when the compiled calls do not take the layer."""
+        """Everything before the experts; None, with nothing done, when the compiled calls do not take the layer.
+
+        Written ``to`` where that is given.
+        """
         if self._compiled is None:
             return None
         if watch is not None:
             watch.entering(self._layer, streams)
         flat = rows_of(streams)
+        attended = to or self._attended(len(flat) if positions.queries is None else positions.queries)
         if isinstance(self._mixer, EagerGatedDelta) and isinstance(state, DeltaState):
-            attended = self._advance_delta(self._mixer, self._compiled, flat, state, positions)
+            self._advance_delta(self._mixer, self._compiled, flat, state, positions, attended)
         elif isinstance(self._mixer, EagerAttention) and isinstance(state, AttentionState):
-            attended = self._advance_attention(self._mixer, self._compiled, flat, state, positions)
+            self._advance_attention(self._mixer, self._compiled, flat, state, positions, attended)
         else:
             return None
         if watch is not None:
@@ -164,9 +190,9 @@ class EagerDecoderLayer(DecoderLayer):
         flat: Floats,
         state: DeltaState,
         positions: PassPositions,
-    ) -> Attended:
+        attended: Attended,
+    ) -> None:
         rows = len(flat)
-        attended = self._attended(rows)
         window = np.asarray(state.window)
         kept, channels = window.shape
         if not positions.record:
@@ -174,7 +200,7 @@ class EagerDecoderLayer(DecoderLayer):
             memory = mixer.writable_memory(state)
             _native.advance_delta(compiled, self._host.handle, flat, window, moved, memory, None, *attended)
             state.recorded, state.window = None, mx.array(moved)
-            return attended
+            return
         moved, memory = np.empty((kept + rows, channels), np.float32), np.asarray(state.memory)
         history = np.empty((rows, memory.size), np.float32)
         _native.advance_delta(compiled, self._host.handle, flat, window, moved, memory, history, *attended)
@@ -182,7 +208,6 @@ class EagerDecoderLayer(DecoderLayer):
         state.recorded_from = positions.start
         state.window, state.memory = state.recorded.at(rows)
         state.private = state.memory
-        return attended
 
     def _advance_attention(
         self,
@@ -191,10 +216,10 @@ class EagerDecoderLayer(DecoderLayer):
         flat: Floats,
         state: AttentionState,
         positions: PassPositions,
-    ) -> Attended:
+        attended: Attended,
+    ) -> None:
         rows = len(flat)
         queries = rows if positions.queries is None else positions.queries
-        attended = self._attended(queries)
         if mixer.advance(
             compiled,
             flat,
@@ -205,11 +230,10 @@ class EagerDecoderLayer(DecoderLayer):
             queries=queries,
             attended=attended,
         ):
-            return attended
+            return
         mixed, injection = self._enter_attention(mixer, compiled, flat, state, positions)
         first = rows - queries
         _native.leave(compiled, self._host.handle, mixed, flat[first:], injection[first:], *attended)
-        return attended
 
     def _enter_attention(
         self,
@@ -240,3 +264,22 @@ class EagerDecoderLayer(DecoderLayer):
             super().remember(streams, state, positions)
             return
         self._enter_attention(self._mixer, self._compiled, rows_of(streams), state, positions)
+
+
+def cut_runs(lengths: Sequence[int]) -> tuple[list[int], list[tuple[int, slice]]]:
+    """Put passes of these many rows together so far as no row's bits change, see `NATIVE_ROWS`.
+
+    Returns:
+        The rows of each run, and the run and the rows there of each pass.
+    """
+    totals: list[int] = []
+    places: list[tuple[int, slice]] = []
+    joins = False
+    for rows in lengths:
+        many = rows > NATIVE_ROWS
+        if not (many and joins):
+            totals.append(0)
+        places.append((len(totals) - 1, slice(totals[-1], totals[-1] + rows)))
+        totals[-1] += rows
+        joins = many
+    return totals, places
