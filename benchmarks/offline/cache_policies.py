@@ -214,7 +214,7 @@ class RecordedExperts:
     def places(self, layer: int) -> None:
         return None
 
-    def open_sweep(self, *, ends_prompt: bool) -> None:
+    def open_sweep(self, *, ends_prompt: bool, threads: int = 0) -> None:
         return None
 
     def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> Lease:

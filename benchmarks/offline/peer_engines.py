@@ -68,7 +68,7 @@ class MappedExperts:
         """See `Experts.places`: nothing stays."""
         return None
 
-    def open_sweep(self, *, ends_prompt: bool) -> None:
+    def open_sweep(self, *, ends_prompt: bool, threads: int = 0) -> None:
         """See `Experts.open_sweep`."""
 
     def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> ResidentLease:

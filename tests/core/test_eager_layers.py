@@ -15,6 +15,7 @@ from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.models.qwen4_exp.eager import attention, checking
 from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS
+from slotstream_core.models.qwen4_exp.eager.layer import cut_runs
 from slotstream_core.models.qwen4_exp.host_products import HostThreads
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer
 from slotstream_core.models.qwen4_exp.ngram import NgramHash
@@ -112,6 +113,22 @@ def test_long_passes_have_the_same_bits_wherever_they_end(checkpoint: Path, expe
             assert np.array_equal(run_passes(model, prompt, cuts, state), expected)
             found = [np.array(array) for layer in state.layers for array in layer.arrays()]
             assert all(np.array_equal(mine, other) for mine, other in zip(found, after, strict=True))
+
+
+def test_neighbouring_passes_go_through_experts_as_one_but_for_those_of_few_rows() -> None:
+    many, few = NATIVE_ROWS + 1, NATIVE_ROWS
+    assert cut_runs([many]) == ([many], [(0, slice(0, many))])
+    totals, places = cut_runs([many, 50, few, 3, many, 40])
+    assert totals == [many + 50, few, 3, many + 40]
+    assert [run for run, _ in places] == [0, 0, 1, 2, 3, 3]
+    assert [(rows.start, rows.stop) for _, rows in places] == [
+        (0, many),
+        (many, many + 50),
+        (0, few),
+        (0, 3),
+        (0, many),
+        (many, many + 40),
+    ]
 
 
 def test_python_and_c_agree_on_what_few_rows_are() -> None:

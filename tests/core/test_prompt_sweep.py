@@ -84,6 +84,7 @@ def test_a_swept_prompt_and_its_reply_equal_the_resident_ones_bit_for_bit(
         (13, small_groups, read_together),
         (40, swept, read_apart),
         (40, off, read_together),
+        (12, off, read_apart),
         (LAYERS * EXPERTS - 1, swept, read_together),
     ):
         with open_model(directory, slots=slots, sweeping=sweeping) as model:

@@ -393,7 +393,7 @@ class CountedExperts:
     def places(self, layer: int) -> None:
         return None
 
-    def open_sweep(self, *, ends_prompt: bool) -> None:
+    def open_sweep(self, *, ends_prompt: bool, threads: int = 0) -> None:
         return None
 
     def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> CountedLease:

@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slotstream_core.errors import ExpertReadError, PoolError
+from slotstream_core.experts.pool import SlotPool
+from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.experts.streamed import StreamedExperts
 from slotstream_core.experts.sweeping import RING_GROUPS, ExpertSweep, SweepOptions, ring_size
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
@@ -32,6 +34,13 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
 def streamed(stored: ExpertFile, slots: int, options: SweepOptions | None = None) -> StreamedExperts:
     return StreamedExperts(
         ScriptedSource(stored.layout()), slot_count=slots, lane_count=2, sweeping=options or SweepOptions()
+    )
+
+
+def from_files(stored: ExpertFile, slots: int, options: SweepOptions | None = None) -> StreamedExperts:
+    """Records that compiled code may read from the page cache itself."""
+    return StreamedExperts(
+        StoredExperts(stored.layout()), slot_count=slots, lane_count=2, sweeping=options or SweepOptions()
     )
 
 
@@ -79,6 +88,7 @@ def warm(experts: StreamedExperts, layer: int, ids: Sequence[int]) -> None:
     choices=st.lists(st.sets(st.integers(0, EXPERTS - 1), min_size=1), min_size=LAYERS, max_size=LAYERS),
     resident=st.sets(st.integers(0, RECORDS - 1), max_size=12),
     ends_prompt=st.booleans(),
+    scripted=st.booleans(),
 )
 def test_any_routing_gets_every_needed_expert_once_and_reads_only_what_is_missing(
     stored: ExpertFile,
@@ -87,8 +97,10 @@ def test_any_routing_gets_every_needed_expert_once_and_reads_only_what_is_missin
     choices: list[set[int]],
     resident: set[int],
     ends_prompt: bool,
+    scripted: bool,
 ) -> None:
-    with streamed(stored, slots, SweepOptions(group_records=group)) as experts:
+    options = SweepOptions(group_records=group)
+    with streamed(stored, slots, options) if scripted else from_files(stored, slots, options) as experts:
         for key in sorted(resident):
             warm(experts, *((key // EXPERTS), [key % EXPERTS]))
         before = experts.stats
@@ -128,6 +140,42 @@ def test_records_read_ahead_of_the_routing_are_used_by_the_next_layer(stored: Ex
             take(stored, experts, sweep, 1, rows_of(EXPERTS - 1))
             wasted = experts.stats.since(before).swept_in_vain
         assert 0 < wasted <= ring_size(24, EXPERTS)
+
+
+def test_records_that_the_page_cache_holds_come_at_once_in_groups_of_the_whole_ring(
+    stored: ExpertFile, lanes: str
+) -> None:
+    with from_files(stored, 48) as experts, opened_sweep(experts) as sweep:
+        assert experts.pool.can_fetch == (lanes == "compiled")
+        everything, ring = list(range(EXPERTS)), ring_size(48, EXPERTS)
+        groups = take(stored, experts, sweep, 0, rows_of(*everything))
+        if experts.pool.can_fetch:
+            first = ring // 2  # until it is known that groups are released in time
+            rest = everything[first:]
+            assert groups == [everything[:first], *(rest[at : at + ring] for at in range(0, len(rest), ring))]
+        assert experts.stats.swept_records == experts.stats.misses == EXPERTS
+
+
+def test_a_record_that_the_page_cache_lacks_leaves_the_rest_of_a_sweep_to_lanes(
+    stored: ExpertFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def cached(pool: SlotPool, layer: int, ids: Sequence[int], slots: Sequence[int], *, threads: int) -> list[bool]:
+        asked.append(layer)
+        real = read_now(pool, layer, ids, slots, threads=threads)
+        return [came and expert != 7 for came, expert in zip(real, ids, strict=True)]
+
+    read_now = SlotPool.fetch_lent
+    monkeypatch.setattr(SlotPool, "can_fetch", True)
+    monkeypatch.setattr(SlotPool, "fetch_lent", cached)
+    with from_files(stored, 24) as experts:
+        with opened_sweep(experts) as sweep:
+            for layer in range(LAYERS):
+                groups = take(stored, experts, sweep, layer, rows_of(*range(EXPERTS)))
+                assert sorted(expert for group in groups for expert in group) == list(range(EXPERTS))
+        assert set(asked) == {0}
+        assert experts.stats.swept_records == RECORDS
 
 
 def test_a_sparse_layer_reads_nothing_ahead(stored: ExpertFile) -> None:

@@ -18,6 +18,8 @@ PyObject *ss_py_join_experts(PyObject *self, PyObject *const *args, Py_ssize_t c
 PyObject *ss_py_join_outputs(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_residency(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_grant(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_fetch(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_can_fetch(PyObject *self, PyObject *residency);
 PyObject *ss_py_let_go(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_forecast(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_tickets(PyObject *self, PyObject *const *args, Py_ssize_t count);

@@ -516,11 +516,12 @@ static PyMethodDef methods[] = {
     FAST(score_blocks), FAST(expert_pairs), FAST(multiply_many), FAST(attend_rows),
     WHOLE(layer),     WHOLE(enter),      WHOLE(leave), WHOLE(advance_delta), WHOLE(shared), WHOLE(join_experts),
     WHOLE(join_outputs), WHOLE(advance_attention), WHOLE(join_inputs), WHOLE(guess),
-    WHOLE(residency), WHOLE(grant),      WHOLE(let_go), WHOLE(forecast),
+    WHOLE(residency), WHOLE(grant),      WHOLE(fetch), WHOLE(let_go), WHOLE(forecast),
     WHOLE(tickets),   WHOLE(list_tickets), WHOLE(settle_tickets), WHOLE(finish_dropped), WHOLE(drop_tickets),
     WHOLE(read_ahead), WHOLE(foresee),   WHOLE(requested), WHOLE(redeem),
     {"instruction_sets", py_instruction_sets, METH_NOARGS, NULL},
     {"is_narrow", py_is_narrow, METH_O, NULL},
+    {"can_fetch", ss_py_can_fetch, METH_O, NULL},
     {"choose", py_choose, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

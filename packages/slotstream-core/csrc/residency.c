@@ -224,36 +224,15 @@ static void fetch_share(void *context, int64_t number) {
     atomic_fetch_add_explicit(&f->ns, now_ns() - started, memory_order_relaxed);
 }
 
-/* Map what came and keep the rest. */
-static void take_in(ss_residency *r, const uint8_t *came, int64_t shares, ss_granted *granted) {
-    int64_t count = granted->absent_count, record_bytes = 0;
-    for (int64_t k = 0; k < r->kind_count; k++) record_bytes += r->kinds[k].disk_bytes;
-    granted->absent_count = 0;
-    for (int64_t i = 0; i < count; i++) {
-        int32_t key = granted->absent[2 * i], slot = granted->absent[2 * i + 1];
-        int whole = 1;
-        for (int64_t share = 0; share < shares; share++) whole &= came[i * shares + share];
-        if (whole) {
-            r->slot_of[key] = slot;
-            r->key_of[slot] = key;
-            r->marks[key] |= SS_CHECKED;
-            r->counts[SS_BYTES_READ] += record_bytes;
-        } else {
-            int32_t *kept = granted->absent + 2 * granted->absent_count++;
-            kept[0] = key, kept[1] = slot;
-        }
-    }
-}
-
-int32_t ss_fetch(ss_residency *r, ss_pool *pool, int64_t layer, ss_granted *granted) {
-    int64_t count = granted->absent_count, started = now_ns();
+int32_t ss_fetch_into(ss_residency *r, ss_pool *pool, int64_t layer, const int32_t *records, int64_t count,
+                      uint8_t *came) {
+    int64_t started = now_ns(), record_bytes = 0;
     if (!count) return SS_OK;
     const ss_place *places = r->places + layer * r->kind_count;
     int64_t shares = r->kind_count % PROJECTIONS || is_one_piece(r, places) ? 1 : PROJECTIONS;
-    uint8_t *came = calloc((size_t)(count * shares), 1);
-    if (!came) return SS_NO_MEMORY;
-    fetching f = {.residency = r, .places = places, .layer = layer, .absent = granted->absent, .shares = shares,
-                  .came = came};
+    uint8_t *parts = calloc((size_t)(count * shares), 1);
+    if (!parts) return SS_NO_MEMORY;
+    fetching f = {.residency = r, .places = places, .layer = layer, .absent = records, .shares = shares, .came = parts};
     ss_call call;
     if (pool && ss_begin(pool, 0, &call) == SS_OK) {
         ss_share(&call, fetch_share, &f, count * shares);
@@ -261,9 +240,36 @@ int32_t ss_fetch(ss_residency *r, ss_pool *pool, int64_t layer, ss_granted *gran
     } else {
         for (int64_t i = 0; i < count * shares; i++) fetch_share(&f, i);
     }
-    take_in(r, came, shares, granted);
-    free(came);
+    for (int64_t k = 0; k < r->kind_count; k++) record_bytes += r->kinds[k].disk_bytes;
+    for (int64_t i = 0; i < count; i++) {
+        came[i] = 1;
+        for (int64_t share = 0; share < shares; share++) came[i] &= parts[i * shares + share];
+        if (!came[i]) continue;
+        r->marks[records[2 * i]] |= SS_CHECKED;
+        r->counts[SS_BYTES_READ] += record_bytes;
+    }
+    free(parts);
     r->counts[SS_READ_NS] += atomic_load_explicit(&f.ns, memory_order_relaxed);
     r->counts[SS_WAIT_NS] += now_ns() - started;
     return SS_OK;
+}
+
+int32_t ss_fetch(ss_residency *r, ss_pool *pool, int64_t layer, ss_granted *granted) {
+    int64_t count = granted->absent_count;
+    uint8_t *came = calloc((size_t)count + 1, 1);
+    if (!came) return SS_NO_MEMORY;
+    int32_t code = ss_fetch_into(r, pool, layer, granted->absent, count, came);
+    granted->absent_count = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t key = granted->absent[2 * i], slot = granted->absent[2 * i + 1];
+        if (came[i]) {
+            r->slot_of[key] = slot;
+            r->key_of[slot] = key;
+        } else {
+            int32_t *kept = granted->absent + 2 * granted->absent_count++;
+            kept[0] = key, kept[1] = slot;
+        }
+    }
+    free(came);
+    return code;
 }

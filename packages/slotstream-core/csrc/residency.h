@@ -70,6 +70,11 @@ int32_t ss_grant(ss_residency *residency, int64_t layer, const int32_t *ids, int
  * stays absent and its slot unmapped. */
 int32_t ss_fetch(ss_residency *residency, ss_pool *pool, int64_t layer, ss_granted *granted);
 
+/* The same for records, pairs of key and slot, whose slots are lent: nothing is mapped. came [count]: 1 for each that is
+ * in its slot, 0 for the others, and for all of them where there was no memory. */
+int32_t ss_fetch_into(ss_residency *residency, ss_pool *pool, int64_t layer, const int32_t *records, int64_t count,
+                      uint8_t *came);
+
 /* Whether records are small enough for that: others are for threads of their own. */
 int ss_can_fetch(const ss_residency *residency);
 

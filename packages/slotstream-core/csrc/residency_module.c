@@ -112,6 +112,54 @@ PyObject *ss_py_grant(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     return PyLong_FromLongLong(code == SS_OK ? granted.absent_count : -1);
 }
 
+/* fetch(residency, pool, layer, ids, slots) -> bytes: 1 for each that is in its slot now */
+PyObject *ss_py_fetch(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "fetch", count, 5)) return NULL;
+    ss_residency *r = residency_of(&call, args[0]);
+    ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[1]);
+    int64_t layer = integer(&call, args[2]), ids = 0, slots = 0;
+    const int32_t *wanted = int32_array(&call, args[3], &ids, 0), *lent = int32_array(&call, args[4], &slots, 0);
+    require(&call, ids == slots, "there is not one slot for every record");
+    require(&call, call.failed || (layer >= 0 && layer < r->layer_count), "the layer does not exist");
+    for (int64_t i = 0; !call.failed && i < ids; i++) {
+        require(&call, wanted[i] >= 0 && wanted[i] < r->expert_count, "a record does not exist");
+        require(&call, lent[i] >= 0 && lent[i] < r->slot_count && r->holds[lent[i]] > 0 && r->key_of[lent[i]] < 0,
+                "a slot is not lent");
+    }
+    PyObject *result = NULL;
+    int32_t *records = call.failed ? NULL : PyMem_Malloc((size_t)(2 * ids + 1) * sizeof *records);
+    uint8_t *came = call.failed ? NULL : PyMem_Calloc((size_t)ids + 1, 1);
+    if (records && came) {
+        for (int64_t i = 0; i < ids; i++) {
+            records[2 * i] = (int32_t)(layer * r->expert_count + wanted[i]);
+            records[2 * i + 1] = lent[i];
+        }
+        if (ids && ss_can_fetch(r)) {
+            Py_BEGIN_ALLOW_THREADS
+            ss_fetch_into(r, pool, layer, records, ids, came); /* without memory nothing comes */
+            Py_END_ALLOW_THREADS
+        }
+        result = PyBytes_FromStringAndSize((const char *)came, (Py_ssize_t)ids);
+    } else if (!call.failed) {
+        PyErr_NoMemory();
+    }
+    PyMem_Free(records);
+    PyMem_Free(came);
+    PyObject *none = finish(&call);
+    if (none == NULL) return NULL;
+    Py_DECREF(none);
+    return result;
+}
+
+/* can_fetch(residency): whether its records are small enough for `fetch`, and it may read them */
+PyObject *ss_py_can_fetch(PyObject *self, PyObject *residency) {
+    (void)self;
+    ss_residency *r = ss_residency_of(residency);
+    return r == NULL ? NULL : PyBool_FromLong(ss_can_fetch(r));
+}
+
 /* let_go(residency, held): what `grant` wrote there; a second call does nothing */
 PyObject *ss_py_let_go(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;

@@ -484,6 +484,20 @@ def grant(m: Maker) -> list[Any]:
     return [reading.books, m.pool, m.random.randrange(reading.layers), ids, *outputs]
 
 
+def fetch(m: Maker) -> list[Any]:
+    """Into slots that are held and hold nothing; half the time of records that the call reads."""
+    reading = Reading(m, fetches=m.random.random() < 0.5)
+    count = m.up_to(min(reading.experts, reading.slots), 0)
+    slots = m.numbers.permutation(reading.slots).astype(np.int32)[:count]
+    reading.holds[slots] = 1
+    ids = m.numbers.permutation(reading.experts).astype(np.int32)[:count]
+    return [reading.books, m.pool, m.random.randrange(reading.layers), ids, slots]
+
+
+def can_fetch(m: Maker) -> list[Any]:
+    return [Reading(m, fetches=m.random.random() < 0.5).books]
+
+
 def let_go(m: Maker) -> list[Any]:
     granted = grant(m)
     m.module.grant(*granted)
@@ -520,6 +534,7 @@ class Reading:
             np.arange(self.slots - 1, -1, -1, dtype=np.int32),
             counts,
         ]
+        self.holds = books[4]
         kinds = (PieceKindStructure * len(sizes))()
         places = np.zeros((self.layers, len(sizes), 3), np.int64)
         for index, (kind, bytes_each) in enumerate(zip(kinds, sizes, strict=True)):
@@ -630,7 +645,7 @@ RECIPES: dict[str, Callable[[Maker], list[Any]]] = {
             is_narrow,
             choose,
         ),
-        *(advance_attention, join_inputs, guess, join_outputs),
+        *(advance_attention, join_inputs, guess, join_outputs, fetch, can_fetch),
         *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, let_go, forecast),
         *(tickets, list_tickets, settle_tickets, finish_dropped, drop_tickets, read_ahead, foresee, requested, redeem),
     )

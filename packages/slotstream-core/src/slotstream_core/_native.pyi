@@ -394,6 +394,23 @@ def grant(residency: Residency, pool: int, layer: int, ids: _Ids, slots: _Ids, h
         How many records are still to be read; -1, with nothing done, when the request must be refused.
     """
 
+def fetch(residency: Residency, pool: int, layer: int, ids: _Ids, slots: _Ids, /) -> bytes:
+    """Read into lent slots those records that the page cache holds; nothing is mapped.
+
+    Args:
+        residency: The bookkeeping.
+        pool: Threads that share the reads; 0 for none.
+        layer: Of the ids.
+        ids: Distinct.
+        slots: Of each; lent, and distinct.
+
+    Returns:
+        For each id 1 when it is in its slot, else 0.
+    """
+
+def can_fetch(residency: Residency, /) -> bool:
+    """Say whether `fetch` may bring anything: records are small, and lie where it can read them."""
+
 def let_go(residency: Residency, held: _Ids, /) -> None:
     """Undo the holds that `grant` wrote to `held`. A second call does nothing."""
 

@@ -100,6 +100,11 @@ class SlotPool:
         return len(self._lent)
 
     @property
+    def has_unused(self) -> bool:
+        """Whether a slot holds nothing and is held by nobody."""
+        return self._residency.counts[Count.FREE] > 0
+
+    @property
     def uses(self) -> tuple[int, ...]:
         """How many requests asked for each record since the pool was made, by layer * experts a layer + expert."""
         return tuple(self._residency.uses)
@@ -396,6 +401,32 @@ class SlotPool:
     def lent_record(self, layer: int, expert: int, slot: int) -> Record:
         """Return what to read to bring an expert into a lent slot, its scales to be checked the first time."""
         return self._record(layer * self.layout.expert_count + expert, slot)
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether `fetch_lent` may bring anything."""
+        return self._compiled is not None and self._compiled.can_fetch
+
+    def fetch_lent(self, layer: int, experts: Sequence[int], slots: Sequence[int], *, threads: int) -> list[bool]:
+        """Read small records that the page cache holds into lent slots, at once; nothing is published.
+
+        Args:
+            layer: Of the records.
+            experts: Distinct.
+            slots: Of each.
+            threads: Compiled products' threads, by their address, that help; 0 for none.
+
+        Returns:
+            Whether each is complete in its slot, its scales checked. The others are to be read by lanes.
+
+        Raises:
+            ExpertReadError: The reader is closed.
+        """
+        self._reader.refuse_when_closed()
+        if self._compiled is None:
+            return [False] * len(experts)
+        came = self._compiled.fetch(layer, np.array(experts, np.int32), np.array(slots, np.int32), threads)
+        return [bool(each) for each in came]
 
     def count(self, **amounts: float) -> None:
         """Add to totals of `ExpertStats` on behalf of a sweep."""

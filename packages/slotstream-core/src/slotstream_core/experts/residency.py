@@ -319,6 +319,26 @@ class CompiledGrants:
             return None
         return slots, self._room[: 2 * absent].tolist() if absent else []
 
+    @property
+    def can_fetch(self) -> bool:
+        """Whether `fetch` may bring anything: records are small, and lie where it can read them."""
+        return bool(self._native.can_fetch(self.handle))
+
+    def fetch(self, layer: int, ids: Slots, slots: Slots, threads: int) -> bytes:
+        """Read into lent slots those records that the page cache holds; nothing is mapped.
+
+        Args:
+            layer: Their layer.
+            ids: Distinct.
+            slots: Of each.
+            threads: As for `grant`.
+
+        Returns:
+            For each id 1 when it is in its slot, else 0.
+        """
+        came: bytes = self._native.fetch(self.handle, threads, layer, ids, slots)
+        return came
+
     def let_go(self, held: Slots) -> None:
         """Undo the holds that `grant` noted. A second call does nothing."""
         self._native.let_go(self.handle, held)

@@ -70,7 +70,7 @@ class ResidentExperts:
         """See `Experts.places`: every expert is at the place of its own number."""
         return self._places
 
-    def open_sweep(self, *, ends_prompt: bool) -> None:
+    def open_sweep(self, *, ends_prompt: bool, threads: int = 0) -> None:
         """See `Experts.open_sweep`: nothing is to be read."""
 
     def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> ResidentLease:

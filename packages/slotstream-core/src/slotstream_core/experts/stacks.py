@@ -145,9 +145,10 @@ class Experts(Protocol):
             PoolError: An id is out of range, or the request needs more places than are free of other leases.
         """
 
-    def open_sweep(self, *, ends_prompt: bool) -> Sweep | None:
+    def open_sweep(self, *, ends_prompt: bool, threads: int = 0) -> Sweep | None:
         """Return a way through all layers for a pass of many rows, or None when `request` serves it as well.
 
         Args:
             ends_prompt: Whether the next passes will be short ones that follow on this one.
+            threads: As for `request`; they are idle whenever a group is asked for.
         """

@@ -164,7 +164,7 @@ class StreamedExperts:
         slot_count = self.pool.slot_count
         return slot_count < self.layout.record_count and ring_size(slot_count, self.layout.expert_count) > 0
 
-    def open_sweep(self, *, ends_prompt: bool) -> ExpertSweep | None:
+    def open_sweep(self, *, ends_prompt: bool, threads: int = 0) -> ExpertSweep | None:
         """See `Experts.open_sweep`: None when every expert has a slot, the pool is tiny, or sweeps are switched off."""
         self.end_warming()
         if not self._sweeping.enabled or not self._sweeps:
@@ -175,6 +175,7 @@ class StreamedExperts:
             admits=admits,
             group_records=self._sweeping.group_records,
             coverage=self._sweep.coverage if self._sweep is not None else 0.0,
+            threads=threads,
         )
         return self._sweep
 

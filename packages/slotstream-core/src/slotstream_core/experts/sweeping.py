@@ -6,6 +6,9 @@ are used where they lie, and the missing ones pass through a ring of slots that 
 Consecutive ids are read together, a group is computed while the next ones are on their way, and when a layer's last
 record is under way the ring goes on with the next layer's, before its routing is known. At the end the slots go back.
 
+Small records that the page cache holds are not worth a thread of their own: the threads that compute bring a group of
+them at once, just before they compute it. The first record that is not there ends that for the rest of the sweep.
+
 Only a sweep that ends a prompt changes what the pool holds: of each layer it leaves there the experts that most rows
 chose, since the reply is about to use them. Other sweeps merely fill slots that hold nothing.
 """
@@ -133,10 +136,17 @@ class ExpertSweep:
         admits: Whether the experts that most rows chose move into the pool.
         group_records: Most experts of a group.
         coverage: Share of a layer's experts that passes needed lately; 0 when unknown.
+        threads: Compiled products' threads, by their address, that help to read; 0 for none.
     """
 
     def __init__(
-        self, pool: SlotPool, *, admits: bool, group_records: int = GROUP_RECORDS, coverage: float = 0.0
+        self,
+        pool: SlotPool,
+        *,
+        admits: bool,
+        group_records: int = GROUP_RECORDS,
+        coverage: float = 0.0,
+        threads: int = 0,
     ) -> None:
         self.coverage = coverage
         self._pool = pool
@@ -146,7 +156,11 @@ class ExpertSweep:
         self._most = group_records
         self._group = 1
         self._kept = 1
-        self._queue: deque[tuple[int, int]] = deque()  # (layer, expert) of records not asked for yet
+        self._threads = threads
+        self._fetches = False
+        self._prompt = False  # whether groups are released before the next is asked for
+        self._queued = 0  # the layer of the queue
+        self._queue: deque[int] = deque()  # experts not asked for yet
         self._coming: deque[_Coming] = deque()
         self._ahead = 0  # the layer to queue when the queue is empty
         self._admitting: frozenset[int] = frozenset()
@@ -158,6 +172,7 @@ class ExpertSweep:
         self._ring = set(self._vacant)
         self._group = max(1, min(self._most, len(self._ring) // RING_GROUPS))
         self._kept = max(1, (self._pool.slot_count - len(self._ring)) // layout.layer_count)
+        self._fetches = self._pool.can_fetch
         try:
             self._fill()
         except BaseException:
@@ -191,13 +206,21 @@ class ExpertSweep:
             resident.groups += 1
             yield SweepGroup(resident.experts[part], resident.lease.slots[part].tolist(), resident.give_up_group)
         resident.give_up_group()
+        while self._fetches and self._queue:
+            fetched = self._fetch(layer)
+            if fetched is not None:
+                yield fetched
+                self._prompt = len(self._vacant) == len(self._ring)
         while self._awaits(layer):
             self._fill()
             if not self._coming:
-                raise PoolError(f"the sweep of layer {layer} has no slot to read into; release its groups in time")
+                raise self._without_slots(layer)
             group = self._arrive(self._coming[0], rows)
             if group is not None:
                 yield group
+
+    def _without_slots(self, layer: int) -> PoolError:
+        return PoolError(f"the sweep of layer {layer} has no slot to read into; release its groups in time")
 
     def close(self) -> None:
         """Abandon what is still being read and give the lent slots back. A second call does nothing."""
@@ -227,7 +250,8 @@ class ExpertSweep:
         resident, lease = self._pool.hold_resident(layer, [e for e in needed if e not in coming])
         self._resident = _Resident(experts=resident, lease=lease)
         found = coming.union(resident)
-        self._queue.extend((layer, expert) for expert in needed if expert not in found)
+        self._queued = layer
+        self._queue.extend(expert for expert in needed if expert not in found)
         self._pool.touch(layer, [expert for expert in resident if expert in self._admitting])
         self._pool.count(sweeps=1, hits=len(resident), misses=len(needed) - len(resident))
         self._discard_other_layers(layer)
@@ -236,7 +260,7 @@ class ExpertSweep:
 
     def _awaits(self, layer: int) -> bool:
         """Whether records of this layer are still under way or queued; they come before those of the next."""
-        first = self._coming[0].layer if self._coming else self._queue[0][0] if self._queue else None
+        first = self._coming[0].layer if self._coming else self._queued if self._queue else None
         return first == layer
 
     def _discard_other_layers(self, layer: int) -> None:
@@ -248,16 +272,41 @@ class ExpertSweep:
             self._pool.count(swept_in_vain=len(coming.experts) - len(coming.batch.errors))
             self._vacant.extend(coming.slots)
 
+    def _fetch(self, layer: int) -> SweepGroup | None:
+        """Bring the next queued records at once, as far as the page cache holds them; the others stay queued."""
+        ring = len(self._ring)
+        count = min(len(self._vacant), self._most, len(self._queue), ring if self._prompt else max(1, ring // 2))
+        if not count:
+            raise self._without_slots(layer)
+        experts = [self._queue.popleft() for _ in range(count)]
+        slots = [self._vacant.popleft() for _ in range(count)]
+        came: list[bool] = []
+        try:
+            came = self._pool.fetch_lent(layer, experts, slots, threads=self._threads)
+        finally:
+            self._fetches = bool(came) and all(came)
+            absent = [index for index in range(count) if not (came and came[index])]
+            self._queue.extendleft(experts[index] for index in reversed(absent))
+            self._vacant.extend(slots[index] for index in absent)
+        self._pool.count(swept_records=count - len(absent))
+        if len(absent) == count:
+            return None
+        found = [index for index in range(count) if came[index]]
+        return self._group_of(layer, [experts[index] for index in found], [slots[index] for index in found])
+
+    def _group_of(self, layer: int, experts: list[int], slots: list[int]) -> SweepGroup:
+        """Records of the ring that are in place."""
+        return SweepGroup(experts, slots, partial(self._give_up, layer, experts, slots))
+
     def _fill(self) -> None:
         """Ask for queued records, a group at a time, while slots are vacant; then begin the next layer's."""
-        while True:
+        while not self._fetches:
             if not self._queue and not self._queue_ahead():
                 return
-            layer = self._queue[0][0]
-            count = min(self._group, sum(1 for queued, _ in self._queue if queued == layer))
+            layer, count = self._queued, min(self._group, len(self._queue))
             if len(self._vacant) < count:
                 return
-            experts = [self._queue.popleft()[1] for _ in range(count)]
+            experts = [self._queue.popleft() for _ in range(count)]
             slots = [self._vacant.popleft() for _ in range(count)]
             records = [self._pool.lent_record(layer, expert, slot) for expert, slot in zip(experts, slots, strict=True)]
             try:
@@ -274,9 +323,9 @@ class ExpertSweep:
         if layer >= layout.layer_count or self.coverage < AHEAD_COVERAGE:
             return False
         self._ahead = layout.layer_count  # once, and again when that layer has begun
-        missing = self._pool.missing(layer)
-        self._queue.extend((layer, expert) for expert in missing)
-        return bool(missing)
+        self._queued = layer
+        self._queue.extend(self._pool.missing(layer))
+        return bool(self._queue)
 
     def _arrive(self, coming: _Coming, rows: Rows) -> SweepGroup | None:
         experts: list[int] = []
@@ -289,7 +338,7 @@ class ExpertSweep:
             if len(experts) + len(following.experts) > min(self._most, len(self._ring) // 2):
                 break
             coming = following
-        return SweepGroup(experts, slots, partial(self._give_up, coming.layer, experts, slots)) if experts else None
+        return self._group_of(coming.layer, experts, slots) if experts else None
 
     def _take_in(self, coming: _Coming, rows: Rows, experts: list[int], slots: list[int]) -> None:
         """Add the needed records of the first batch to a group, once they are there."""
@@ -324,6 +373,9 @@ class ExpertSweep:
         """Reuse the ring's slots of a computed group, or hand them to the pool in exchange for others."""
         if not self._ring:
             return  # the sweep was closed, and the slots with it
+        if not (self._admits or self._pool.has_unused):
+            self._vacant.extend(slots)
+            return
         for expert, slot in zip(experts, slots, strict=True):
             admitted = expert in self._admitting
             if admitted or not self._admits:

@@ -248,7 +248,8 @@ class Qwen4ExpModel:
         ends_prompt: bool,
     ) -> Generator[float, None, None]:
         total = sum(len(tokens) for tokens in passes)
-        sweep = self._experts.open_sweep(ends_prompt=ends_prompt) if total >= SWEEP_ROWS else None
+        threads = 0 if self._eager is None else self._eager.handle
+        sweep = self._experts.open_sweep(ends_prompt=ends_prompt, threads=threads) if total >= SWEEP_ROWS else None
         if sweep is not None:
             yield from self._sweep(passes, state, keep, logits, read, sweep)
             return
