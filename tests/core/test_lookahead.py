@@ -214,6 +214,34 @@ def test_a_forecast_in_one_call_says_what_the_layers_parts_say(
                     assert np.allclose(corrected(streams), correction.apply_on_host(mixed, plain), atol=2e-3)
 
 
+@pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
+def test_a_large_dense_router_is_read_by_forecasts_as_a_quarter_of_its_bytes(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTSTREAM_NATIVE", "1")
+    random = np.random.default_rng(3)
+    with open_ahead(tiny_model, slots=24) as (model, _, _):
+        if not all(layer.at_once for layer in model.layers):
+            pytest.skip("the compiled layers do not run here")
+        assert [layer.forecast_bytes for layer in model.layers] == [0] * LAYERS
+        without, exact = decode(model, 6)
+    monkeypatch.setattr("slotstream_core.models.qwen4_exp.eager.forecast.COMPACT_VALUES", EXPERTS * HIDDEN)
+    with open_ahead(tiny_model, slots=24) as (model, experts, _):
+        assert [layer.forecast_bytes for layer in model.layers] == [EXPERTS * (HIDDEN + 8)] * LAYERS
+        for layer in model.layers:
+            streams = random.normal(size=(2, STREAMS, HIDDEN)).astype(np.float32)
+            plain = np.asarray(layer.router_logits(layer.expert_input(mx.array(streams))))
+            forecast = layer.forecast_at_once(None)
+            assert forecast is not None
+            logits = forecast(streams)
+            assert np.allclose(logits, plain, atol=0.02 * np.abs(plain).max())
+            assert not np.array_equal(logits, plain)
+        ids, logits_of_steps = decode(model, 6)
+        assert ids == without
+        assert np.array_equal(np.asarray(logits_of_steps), np.asarray(exact))  # decisions are the exact router's
+        assert experts.stats.ahead_used + experts.stats.ahead_joined > 0
+
+
 def test_the_published_settings_are_reproduced_and_scale_down() -> None:
     published = LookaheadSettings.scaled(experts=512, top=10, slots=640)
     assert (published.candidates, published.issue_limit, published.least_share) == (24, 32, 2 / 3)

@@ -349,34 +349,37 @@ PyObject *ss_py_advance_attention(PyObject *self, PyObject *const *args, Py_ssiz
     return finish_with(&call, code);
 }
 
-/* forecast(layer, pool, streams rows, logits rows, then a, b, mu flat, delta flat of a correction, or None) */
+/* forecast(layer, pool, streams rows, logits rows, router, then a, b, mu flat, delta flat of a correction, or None) */
 PyObject *ss_py_forecast(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     Call call;
-    int corrected = count > 5;
-    if (!starts(&call, "forecast", count, corrected ? 8 : 5)) return NULL;
+    int corrected = count > 6;
+    if (!starts(&call, "forecast", count, corrected ? 9 : 6)) return NULL;
     const ss_layer *layer = layer_of(&call, args[0]);
     ss_pool *pool = pool_of(&call, args[1]);
     Rows streams = streams_of(&call, layer, args[2]), logits = {0};
     if (!call.failed) logits = fitting(&call, args[3], streams.rows, layer->experts.router->rows, 1);
+    const ss_matrix *router = matrix_of(&call, args[4]);
+    require(&call, call.failed || (router->rows == layer->experts.router->rows && router->columns == layer->second.hidden),
+            "the router does not fit the layer");
     ss_correction correction = {0};
     int64_t mu = 0, delta = 0, touched = 0;
     if (corrected) {
-        correction.a = matrix_of(&call, args[4]);
-        correction.b = matrix_of(&call, args[5]);
-        correction.mu = flat(&call, args[6], &mu, 0);
-        correction.delta = flat(&call, args[7], &delta, 0);
+        correction.a = matrix_of(&call, args[5]);
+        correction.b = matrix_of(&call, args[6]);
+        correction.mu = flat(&call, args[7], &mu, 0);
+        correction.delta = flat(&call, args[8], &delta, 0);
         require(&call, call.failed || (correction.a->columns == layer->second.hidden && mu == layer->second.hidden &&
                                        correction.b->columns == correction.a->rows && delta == logits.width &&
                                        correction.b->rows == logits.width),
                 "the correction does not fit the layer");
     } else {
-        require(&call, args[4] == Py_None, "a correction is a, b, mu and delta");
+        require(&call, args[5] == Py_None, "a correction is a, b, mu and delta");
     }
     if (!call.failed) touched = streams.rows * streams.width * layer->second.down->rows;
     int32_t code = SS_OK;
-    RUN(touched, code = ss_forecast_logits(layer, pool, streams.data, streams.rows, corrected ? &correction : NULL,
-                                           logits.data));
+    RUN(touched, code = ss_forecast_logits(layer, pool, streams.data, streams.rows, router,
+                                           corrected ? &correction : NULL, logits.data));
     return finish_with(&call, code);
 }
 

@@ -355,9 +355,8 @@ static int32_t correct(const ss_correction *c, ss_pool *pool, float *x, int64_t 
 }
 
 int32_t ss_forecast_logits(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows,
-                           const ss_correction *correction, float *logits) {
+                           const ss_matrix *router, const ss_correction *correction, float *logits) {
     ss_reader reader = layer->second;
-    const ss_matrix *router = layer->experts.router;
     int64_t more = correction ? correction->a->rows + router->rows : 0;
     scratch s;
     int32_t code = reserve(&s, rows * (ss_reading_floats(&reader) + reader.hidden + more));

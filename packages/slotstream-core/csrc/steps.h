@@ -172,10 +172,10 @@ typedef struct {
     const float *mu, *delta; /* [hidden], [experts] */
 } ss_correction;
 
-/* What the layer's router would say of some streams [rows, count * hidden]: logits [rows, experts], corrected where there
- * is a correction. */
+/* What the layer's router, or another of its shape in its place, would say of some streams [rows, count * hidden]: logits
+ * [rows, experts], corrected where there is a correction. */
 int32_t ss_forecast_logits(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows,
-                           const ss_correction *correction, float *logits);
+                           const ss_matrix *router, const ss_correction *correction, float *logits);
 
 /* The shared expert: out [rows, hidden] and its raw gate [rows, 1]. */
 int32_t ss_shared(const ss_layer *layer, ss_pool *pool, const float *x, int64_t rows, float *out, float *gate);

@@ -508,6 +508,7 @@ def forecast(m: Maker) -> list[Any]:
     shape, made = described(m)
     rows = m.up_to(4)
     arguments = [made, m.pool, m.floats(rows, shape.streams * shape.hidden), m.floats(rows, shape.experts)]
+    arguments.append(m.matrix(shape.experts, shape.hidden))
     if m.random.random() < 0.4:
         return [*arguments, None]
     rank = size(m)

@@ -11,7 +11,7 @@ from slotstream_core.experts.residency import Count
 from slotstream_core.native.binding import library_path
 from slotstream_core.native.checking import random_matrix
 from slotstream_core.native.lanes import PieceKindStructure
-from tests.core.native.fuzz_arguments import Maker, advance_delta, foresee
+from tests.core.native.fuzz_arguments import Maker, advance_delta, forecast, foresee
 
 if library_path() is None:
     pytest.skip("installed without a compiler", allow_module_level=True)
@@ -69,6 +69,19 @@ def test_a_forecast_without_ranks_is_refused() -> None:
     args[3], args[4] = args[3][:, :0].copy(), args[4][:0].copy()
     with pytest.raises(ValueError, match="foresee: .*ranks"):
         _native.foresee(*args)
+
+
+def test_a_router_of_another_width_is_refused() -> None:
+    path = library_path()
+    assert path is not None
+    maker = Maker(_native, ctypes.CDLL(str(path)), seed=3)
+    args = forecast(maker)
+    experts = args[3].shape[1]
+    for rows, columns in ((experts + 1, 32), (experts, 32 * 1000)):
+        matrix, _ = random_matrix(np.random.default_rng(0), (rows, columns), bits=4, group_size=32)
+        args[4] = ctypes.addressof(matrix.structure)
+        with pytest.raises(ValueError, match="forecast: .*router does not fit"):
+            _native.forecast(*args)
 
 
 def test_a_history_in_the_memory_that_it_begins_with_is_refused() -> None:

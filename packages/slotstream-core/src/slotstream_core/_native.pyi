@@ -310,19 +310,21 @@ def forecast(
     pool: int,
     streams: _Floats,
     logits: _Floats,
+    router: int,
     a: int | None,
     b: int = ...,
     mu: _Floats = ...,
     delta: _Floats = ...,
     /,
 ) -> None:
-    """Write to ``logits`` [T, experts] what the layer's router would say of ``streams`` [T, streams * hidden].
+    """Write to ``logits`` [T, experts] what a router would say of ``streams`` [T, streams * hidden] in the layer.
 
     Args:
         layer: The layer.
         pool: The threads.
         streams: Taken anywhere before the layer.
         logits: Written.
+        router: The layer's own, or another matrix [experts, hidden].
         a: The matrix [rank, hidden] of a correction, logits + (x - mu) @ a.T @ b.T + delta; None, as the last
             argument, without one.
         b: [experts, rank].

@@ -85,6 +85,11 @@ class DecoderLayer:
         """
         return None
 
+    @property
+    def forecast_bytes(self) -> int:
+        """Bytes that `forecast_at_once` needed for itself, without corrections."""
+        return 0
+
     def __call__(
         self,
         streams: mx.array,

@@ -48,6 +48,10 @@ class TargetLayer(Protocol):
     def forecast_at_once(self, correction: TargetCorrection | None) -> Callable[[Shown], Logits] | None:
         """What makes forecasts, corrected ones, where that is so."""
 
+    @property
+    def forecast_bytes(self) -> int:
+        """Bytes that this needed for itself, without corrections."""
+
 
 class TargetCorrection:
     """One target's correction.
@@ -144,8 +148,9 @@ class Forecaster:
 
     @property
     def byte_count(self) -> int:
-        """Bytes of the corrections held."""
-        return sum(correction.byte_count for correction in self._corrections)
+        """Bytes held for forecasts: corrections and compact routers."""
+        corrections = sum(correction.byte_count for correction in self._corrections)
+        return corrections + sum(layer.forecast_bytes for layer in self._layers)
 
     @property
     def trying(self) -> bool:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from slotstream_core import _native
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack, Slots, Stack, Sweep
+from slotstream_core.models.qwen4_exp.eager.forecast import compact_router
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost, MatrixView, rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
 from slotstream_core.models.qwen4_exp.eager.routed import Attended, ExpertCalls, RoutedRows
@@ -60,6 +61,21 @@ class EagerExpertLayer(ExpertLayer):
         self._shared_down_map = EagerMap(self._shared_down, host)
         self._shared_gate_map = EagerMap(self._shared_gate, host)
         self._seen: tuple[ExpertArrays, Views | None] | None = None
+        self._compact: MatrixView | None = None
+
+    def prepare_forecasts(self) -> int:
+        """Return a router for forecasts by its address in C, valid as long as this layer: a compact one where it pays.
+
+        Nothing is decided by its results, so their bits do not matter.
+        """
+        if self._compact is None:
+            self._compact = compact_router(self._router, self._eager)
+        return self._router_map.handle if self._compact is None else self._compact.handle
+
+    @property
+    def compact_bytes(self) -> int:
+        """Bytes of what `prepare_forecasts` made."""
+        return 0 if self._compact is None else self._compact.matrix.nbytes
 
     def description(self) -> tuple[Any, ...] | None:
         """The resident part for `_native.layer`; None when a matrix is not taken."""

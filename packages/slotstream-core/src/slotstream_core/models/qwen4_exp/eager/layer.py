@@ -65,9 +65,10 @@ class EagerDecoderLayer(DecoderLayer):
 
     def forecast_at_once(self, correction: TargetCorrection | None) -> Callable[[Shown], Floats]:
         """See `DecoderLayer.forecast_at_once`."""
-        compiled = None
-        if self._compiled is not None:
-            compiled = EagerForecast(self._compiled, self._host, self._expert_count, correction)
+        compiled, experts = None, self.experts
+        if self._compiled is not None and isinstance(experts, EagerExpertLayer):
+            router = experts.prepare_forecasts()
+            compiled = EagerForecast(self._compiled, router, self._host, self._expert_count, correction)
 
         def forecast(streams: Shown) -> Floats:
             if compiled is not None and len(streams) <= NATIVE_ROWS:
@@ -77,6 +78,11 @@ class EagerDecoderLayer(DecoderLayer):
             return logits if correction is None else correction.apply_on_host(np.asarray(mixed), logits)
 
         return forecast
+
+    @property
+    def forecast_bytes(self) -> int:
+        """See `DecoderLayer.forecast_bytes`."""
+        return self.experts.compact_bytes if isinstance(self.experts, EagerExpertLayer) else 0
 
     def __call__(
         self,
