@@ -1,9 +1,10 @@
-"""On a device a layer is prepared while its records are read; nothing reads a place before its lease was waited for."""
+"""Layers are computed while their records are read; nothing reads a place before its record is there."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -17,8 +18,10 @@ from slotstream_core.experts import ExpertArrays, ExpertLayout, Lease, StoredExp
 from slotstream_core.experts.layout import draft_modules
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.models.qwen4_exp.gathering import compute_experts
+from slotstream_core.models.qwen4_exp.host_products import Floats
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel, expert_modules
+from slotstream_core.native.binding import library_path
 from tests.core.qwen4_exp_models import Logits, exact_backend, run_passes
 
 SETTINGS = {"vocab_size": 288, "indexer_n_heads": 8, "indexer_budget": 16, "num_experts": 16, "split_ngram_parts": 3}
@@ -28,12 +31,13 @@ pytestmark = pytest.mark.skipif(Backend.detect().kind == "cuda", reason="the hos
 
 
 class LateLease:
-    """A lease whose places hold other bytes until it is waited for."""
+    """A lease of which every place, or every second one, holds other bytes until it is waited for."""
 
-    def __init__(self, lease: Lease, arrays: SlotArrays) -> None:
+    def __init__(self, lease: Lease, arrays: SlotArrays, *, every: int = 1) -> None:
         lease.wait()
         self._lease = lease
-        self._rows = [view[slot] for view in arrays.views for slot in np.unique(lease.slots)]
+        self._places: list[int] = np.unique(lease.slots)[::every].tolist()
+        self._rows = [view[slot] for view in arrays.views for slot in self._places]
         self._stored = [row.copy() for row in self._rows]
         for row in self._rows:
             row[:] = 0x41
@@ -41,6 +45,9 @@ class LateLease:
     @property
     def slots(self) -> npt.NDArray[np.int32]:
         return self._lease.slots
+
+    def late(self) -> list[int]:
+        return self._places if self._rows else []
 
     def wait(self) -> None:
         for row, stored in zip(self._rows, self._stored, strict=True):
@@ -57,6 +64,13 @@ class LateExperts(StreamedExperts):
 
     def request(self, layer: int, experts: Sequence[int]) -> Lease:  # type: ignore[override]
         return LateLease(super().request(layer, experts), self.pool.slots)
+
+
+class HalfLateExperts(StreamedExperts):
+    """The same for every second record of a request."""
+
+    def request(self, layer: int, experts: Sequence[int], *, threads: int = 0) -> Lease:  # type: ignore[override]
+        return LateLease(super().request(layer, experts, threads=threads), self.pool.slots, every=2)
 
 
 def device_backend(dtype: mx.Dtype = mx.float32) -> Backend:
@@ -134,3 +148,25 @@ def test_the_layers_of_a_device_are_prepared_while_records_are_read(
             model.forward([5], model.new_state())
     seen = [step for step, before in zip(order, ["", *order], strict=False) if step != before]  # released leases, too
     assert seen == ["requested", "prepared", "waited"] * len(modules)
+
+
+@pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
+def test_a_layer_computed_at_once_begins_with_the_records_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
+
+    monkeypatch.setenv("SLOTSTREAM_NATIVE", "1")
+    write_synthetic(tmp_path, SETTINGS, bits=4, group_size=32)
+    expected, _ = computed(tmp_path, StreamedExperts, exact_backend(), drafts=False)
+    compute, shares = EagerExpertLayer._compute_in_turn, []
+
+    def noting(layer: EagerExpertLayer, calls: Any, x: Floats, lease: Lease, early: npt.NDArray[np.bool_]) -> Floats:
+        shares.append((len(x), float(early.mean())))
+        return compute(layer, calls, x, lease, early)
+
+    monkeypatch.setattr(EagerExpertLayer, "_compute_in_turn", noting)
+    logits, _ = computed(tmp_path, HalfLateExperts, exact_backend(), drafts=False)
+    assert np.array_equal(logits, expected)
+    assert {rows for rows, _ in shares} == {1, 3}  # 20 rows ask for more experts than one request holds
+    assert all(0 < share < 1 for _, share in shares)

@@ -367,6 +367,9 @@ class CountedLease:
     def slots(self) -> npt.NDArray[np.int32]:
         return self._inner.slots
 
+    def late(self) -> list[int]:
+        return self._inner.late()
+
     def wait(self) -> None:
         self._experts.waits += 1
         if self._experts.waits == self._experts.fail_at:

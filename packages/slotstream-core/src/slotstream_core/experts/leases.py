@@ -88,6 +88,10 @@ class PoolLease:
         """Slots it holds, once each."""
         return list(self.held) if not isinstance(self.held, np.ndarray) else self.held[1 : 1 + self.held[0]].tolist()
 
+    def late(self) -> list[int]:
+        """See `Lease.late`."""
+        return [slot for loading in self.waits if not loading.batch.done.is_set() for slot in loading.slots]
+
     def wait(self) -> None:
         """See `Lease.wait`.
 

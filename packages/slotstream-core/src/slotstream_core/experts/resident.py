@@ -23,6 +23,10 @@ class ResidentLease:
     def __init__(self, slots: npt.NDArray[np.int32]) -> None:
         self.slots = slots
 
+    def late(self) -> list[int]:
+        """Return nothing: every record is in place."""
+        return []
+
     def wait(self) -> None:
         """Return at once."""
 

@@ -63,6 +63,9 @@ class Lease(Protocol):
     def slots(self) -> npt.NDArray[np.int32]:
         """Place of each requested expert, in the request's order and shape; known at once, readable after `wait`."""
 
+    def late(self) -> list[int]:
+        """Return the places whose records may not be there yet; the others can be read without `wait`."""
+
     def wait(self) -> None:
         """Return when every record is in place.
 

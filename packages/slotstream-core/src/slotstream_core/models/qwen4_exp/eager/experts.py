@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from slotstream_core import _native
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack, Slots, Stack, Sweep
+from slotstream_core.experts.stacks import ExpertArrays, Experts, Lease, QuantizedStack, Slots, Stack, Sweep
 from slotstream_core.models.qwen4_exp.eager.forecast import compact_router
 from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost, MatrixView, rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMap, EagerMaps
@@ -125,8 +125,23 @@ class EagerExpertLayer(ExpertLayer):
         if watch is not None:
             watch.requested(self._layer, ids)
         shared = calls.share(attended.x)
+        late = lease.late()
+        early = np.isin(lease.slots, late, invert=True).reshape(-1) if late else None
+        if early is not None and early.any():
+            outputs = self._compute_in_turn(calls, attended.x, lease, early)
+            calls.join_outputs(attended, outputs, shared, out)
+            return
         lease.wait()
         calls.join(attended, lease.slots, shared, out)
+
+    def _compute_in_turn(self, calls: ExpertCalls, x: Floats, lease: Lease, early: npt.NDArray[np.bool_]) -> Floats:
+        """Outputs [T * top, hidden] of what a lease holds for ``x``; pairs that are ``early`` before it is waited for."""
+        slots = lease.slots.reshape(-1)
+        pairs, outputs = np.arange(slots.size, dtype=np.int32), np.empty((slots.size, x.shape[1]), np.float32)
+        calls.fill(x, pairs[early], slots[early], outputs)
+        lease.wait()
+        calls.fill(x, pairs[~early], slots[~early], outputs)
+        return outputs
 
     def sweep_streams(
         self, calls: ExpertCalls, passes: Sequence[Attended], sweep: Sweep, outs: Sequence[Floats]
