@@ -1,30 +1,34 @@
 """How far streamed decoding is from its physical limit, and where the rest of its time goes.
 
 A token can take no less than the larger of two times: what computing it takes with every expert in a slot, and what
-reading its missed bytes takes at the bandwidth that the same reader reaches without any computation.  All builds live
-in one process and continue the same prompt in rotating order, each streamed one without reading ahead and with it; the
-ids must be equal.  They continue greedily, except on a synthetic checkpoint: random weights soon repeat themselves, and
-a pool then holds what is asked for, so there every round feeds fresh random tokens to pools that hold random records,
-the same for both modes, and the ids that would have been chosen are compared.  The bound of each build uses the bytes
-that it missed without reading ahead.  Reported is bound over measured time, so 1.0 is the limit, and what a token
-waited for records.  What is neither that wait nor the time of computing alone is named `rest`: the work of forecasts
-and of planning reads, and the cores that reading takes from computing.  Records that were missed, and those that were
-still on their way when asked for, are counted.
+reading its missed bytes takes at the bandwidth that the same reader reaches without any computation.  The build that
+holds everything and one with a pool live in one process and continue the same prompt in rotating order, the streamed
+one without reading ahead and with it; the ids must be equal.  One pool after the other is measured so.  They continue
+greedily, except on a synthetic checkpoint: random weights soon repeat themselves, and a pool then holds what is asked
+for, so there every round feeds fresh random tokens to pools that hold random records, the same for both modes, and the
+ids that would have been chosen are compared.  The bound of each build uses the bytes that it missed without reading
+ahead.  Reported is bound over measured time, so 1.0 is the limit, and what a token waited for records.  What is neither
+that wait nor the time of computing alone is named `rest`: the work of forecasts and of planning reads, and the cores
+that reading takes from computing.  Records that were missed, and those that were still on their way when asked for, are
+counted.
 
 With `--direct` there is a second bound.  On a virtual machine the disk may be served by the processor that computes, so
 that computing beside reads is slower than alone whoever asks for them.  Computing with every expert in a slot is
 therefore timed again while each build's reader brings as many records as that build missed, which nothing waits for,
 until both are done; the reader, the disk and the way past the page cache are the build's own.
 
-    python -m benchmarks.offline.distance [--model DIR | --demo | --layers N [--repacked]] [--direct] [--record]
+    python -m benchmarks.offline.distance [--model DIR | --demo | --layers N [--repacked | --moved]]
+        [--direct] [--record]
 
 Without `--model` or `--demo` a synthetic checkpoint with the published layer widths is written; its routing is uniform,
-so the pool hits no more often than it is large, which no trained model is so bad at.
+so the pool hits no more often than it is large, which no trained model is so bad at.  What a token pays once, the first
+layer's wait and the output head, weighs more the fewer layers there are: the published model has 48.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import threading
 import time
@@ -39,10 +43,11 @@ import numpy as np
 
 from benchmarks.demo import demo_directory
 from benchmarks.offline.lookahead import Build, open_build
-from benchmarks.offline.wide_budget import wide_checkpoint
+from benchmarks.offline.wide_budget import add_layers, wide_checkpoint
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.experts.lookahead import Mode
 from slotstream_core.generation.decoding import logits_row
+from slotstream_core.memory import drop_buffer_cache
 
 PROBE_RECORDS = 512
 
@@ -85,34 +90,22 @@ class Way(NamedTuple):
 def main() -> None:
     """Run from the command line."""
     options = parse()
+    values: dict[str, float] = {"rounds_with_different_ids": 0}
+    rows: list[tuple[str, ...]] = []
     with ExitStack() as opened:
         directory = demo_directory() if options.demo else options.model
-        directory = directory or wide_checkpoint(opened, options.layers, options.directory, repacked=options.repacked)
-        ways: list[Way] = []
-        for share in [1.0, *options.shares]:
-            build = open_build(opened, directory, share, None, direct=options.direct)
-            modes: tuple[Mode, ...] = ("off",) if share == 1.0 else ("off", "on")
-            ways += [Way(build, mode) for mode in modes]
-            if options.direct and share < 1.0:
-                ways.append(Way(ways[0].build, "off", beside=build))
-        bandwidth = statistics.median(read_alone(ways[-1].beside or ways[-1].build) for _ in range(3))
-        ways[0].build.experts.load_all()
-        measured, disagreements = measure(
-            ways,
-            prompt=options.prompt,
-            tokens=options.tokens,
-            rounds=options.rounds,
-            greedy=options.demo or options.model is not None,
-        )
-    values, rows = judge(measured, bandwidth)
-    values["rounds_with_different_ids"] = disagreements
+        directory = directory or wide_checkpoint(opened, options.layers, options.directory, records=options.records)
+        whole = open_build(opened, directory, 1.0, None, direct=options.direct)
+        whole.experts.load_all()
+        for share in options.shares:
+            measure_share(whole, directory, share, options, values, rows)
     settings = {"prompt": options.prompt, "tokens": options.tokens, "rounds": options.rounds, "direct": options.direct}
     model = "demo" if options.demo else options.model.name if options.model else "wide"
-    wide = {"layers": options.layers, "repacked": options.repacked}
+    wide = {"layers": options.layers, "repacked": options.records != "none"}
     settings |= wide if model == "wide" else {"model": model}
-    print(f"reading alone: {bandwidth / 1e9:.2f} GB/s")
     header = (
         "build, reading ahead",
+        "disk GB/s",
         "decode tok/s",
         "MB/tok",
         "bound ms",
@@ -141,10 +134,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a checkpoint directory (default: a synthetic one)")
     parser.add_argument("--demo", action="store_true", help="the demo model")
-    parser.add_argument("--layers", type=int, default=4, help="of the synthetic checkpoint")
-    parser.add_argument(
-        "--repacked", action="store_true", help="write its experts as records, too (as much disk again)"
-    )
+    add_layers(parser)
     parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")
     parser.add_argument("--prompt", type=int, default=8, help="tokens; each brings experts of its own")
     parser.add_argument("--tokens", type=int, default=24)
@@ -153,6 +143,37 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--direct", action="store_true", help="read past the page cache")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     return parser.parse_args()
+
+
+def measure_share(
+    whole: Build,
+    directory: Path,
+    share: float,
+    options: argparse.Namespace,
+    values: dict[str, float],
+    rows: list[tuple[str, ...]],
+) -> None:
+    """Compare a build that has slots for a share of the experts with the one that holds all; its memory goes again."""
+    with ExitStack() as opened:
+        build = open_build(opened, directory, share, None, direct=options.direct)
+        ways = [Way(whole, "off"), Way(build, "off"), Way(build, "on")]
+        if options.direct:
+            ways.append(Way(whole, "off", beside=build))
+        bandwidth = statistics.median(read_alone(build) for _ in range(3))
+        measured, disagreements = measure(
+            ways,
+            prompt=options.prompt,
+            tokens=options.tokens,
+            rounds=options.rounds,
+            greedy=options.demo or options.model is not None,
+        )
+    del build, ways
+    gc.collect()
+    drop_buffer_cache()
+    found, lines = judge(measured, bandwidth)
+    values |= {f"pool of {share:.1%} {name}" if not name.startswith("pool") else name: v for name, v in found.items()}
+    values["rounds_with_different_ids"] += disagreements
+    rows += lines
 
 
 def read_alone(build: Build) -> float:
@@ -287,6 +308,7 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
         rows.append(
             (
                 name,
+                f"{bandwidth / 1e9:.2f}",
                 f"{1 / token_s:.2f}",
                 f"{read / 1e6:.1f}",
                 f"{bound_s * 1e3:.1f}",

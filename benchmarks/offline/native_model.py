@@ -3,8 +3,8 @@
 Two processes hold the demo model with every expert in memory, one with the compiled layers and one with MLX's
 (`SLOTSTREAM_NATIVE=0`), and take turns, so that a busy neighbour slows both. With `--wide` a synthetic checkpoint with
 the published widths is decoded three times: with every expert in slots, which gives the time of the computation alone,
-and streamed through a share of them from past the page cache, without reading ahead and with it; `--repacked` lets
-experts be read as records. The bound of a token
+and streamed through a share of them from past the page cache, without reading ahead and with it; `--repacked` and
+`--moved` let experts be read as records. The bound of a token
 is the larger of that time and its missed bytes over the bandwidth that the pool's own requests reach when nothing is
 computed.
 """
@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.demo import demo_directory
-from benchmarks.offline.wide_budget import wide_checkpoint
+from benchmarks.offline.wide_budget import add_layers, wide_checkpoint
 from benchmarks.recording import BenchmarkResult, format_table, report
 
 PROMPT_TOKENS = 512
@@ -99,10 +99,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=40)
     parser.add_argument("--wide", action="store_true", help="also decode a wide checkpoint (6 GB of disk and memory)")
-    parser.add_argument("--layers", type=int, default=4, help="of the wide checkpoint, 1.5 GB each")
-    parser.add_argument(
-        "--repacked", action="store_true", help="write its experts as records, too (as much disk again)"
-    )
+    add_layers(parser)
     parser.add_argument("--share", type=float, default=0.25, help="of the wide model's experts, in slots")
     parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
@@ -118,7 +115,7 @@ def main() -> None:
                 "rounds": options.rounds,
                 "tokens": options.tokens,
                 "prompt": PROMPT_TOKENS,
-                "repacked": options.repacked,
+                "repacked": options.records != "none",
             },
             values=values,
         ),
@@ -150,7 +147,7 @@ def measure_wide(options: argparse.Namespace) -> dict[str, float]:
     """
     layers, share, tokens = options.layers, options.share, options.tokens
     with ExitStack() as opened:
-        model = wide_checkpoint(opened, layers, options.directory, repacked=options.repacked)
+        model = wide_checkpoint(opened, layers, options.directory, records=options.records)
         geometry_gb = layers * 512 * 3.1e6 / 1e9
         whole = _decode_wide(model, geometry_gb, tokens, "off")
         streamed = {mode: _decode_wide(model, geometry_gb * share, tokens, mode) for mode in ("off", "on")}

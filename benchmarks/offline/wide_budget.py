@@ -13,13 +13,16 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.checkpoint.synthesis import PUBLISHED, write_synthetic
+from slotstream_core.experts.moving import move_experts
 from slotstream_core.experts.repacking import repack_checkpoint
 from slotstream_core.testing import write_tokenizer
 from slotstream_planner import ModelGeometry
+
+Records = Literal["none", "beside", "instead"]
 
 SMALLER = {"vocab_size": 32_000, "ngram_vocab_size_base": 20_000, "eos_token_id": 256}
 """What is not of the published size: vocabulary and n-gram table."""
@@ -77,17 +80,43 @@ def main() -> None:
     )
 
 
-def wide_checkpoint(opened: ExitStack, layers: int, parent: Path | None, *, repacked: bool = False) -> Path:
+def wide_checkpoint(opened: ExitStack, layers: int, parent: Path | None, *, records: Records = "none") -> Path:
     """Write a checkpoint of the published widths, with a tokenizer, that goes when `opened` closes.
 
-    With `repacked`, its experts are written a second time, as records.
+    Its experts may be written as records, too: beside the stacked tensors, or in their place, for a disk that cannot
+    hold both.
     """
     directory = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=parent))) / "wide"
     write_synthetic(directory, widths(layers), 0, bits=4)
     write_tokenizer(directory)
-    if repacked:
+    if records == "beside":
         repack_checkpoint(directory)
+    elif records == "instead":
+        move_experts(directory)
     return directory
+
+
+def add_layers(parser: argparse.ArgumentParser) -> None:
+    """Let a command line say how many layers a wide checkpoint has and where its experts lie."""
+    parser.add_argument(
+        "--layers", type=int, default=4, help="of the wide checkpoint, 1.5 GB each on disk and in slots"
+    )
+    records = parser.add_mutually_exclusive_group()
+    records.add_argument(
+        "--repacked",
+        dest="records",
+        action="store_const",
+        const="beside",
+        default="none",
+        help="write its experts as records, too (as much disk again)",
+    )
+    records.add_argument(
+        "--moved",
+        dest="records",
+        action="store_const",
+        const="instead",
+        help="write them as records in place of the stacked tensors (a fifth of the disk again, and not for long)",
+    )
 
 
 def widths(layers: int) -> dict[str, Any]:
