@@ -135,7 +135,7 @@ class EagerExpertLayer(ExpertLayer):
         calls.join(attended, lease.slots, shared, out)
 
     def _compute_in_turn(self, calls: ExpertCalls, x: Floats, lease: Lease, early: npt.NDArray[np.bool_]) -> Floats:
-        """Outputs [T * top, hidden] of what a lease holds for ``x``; pairs that are ``early`` before it is waited for."""
+        """Outputs [T * top, hidden] of what a lease holds for ``x``; what is ``early`` is computed before the wait."""
         slots = lease.slots.reshape(-1)
         pairs, outputs = np.arange(slots.size, dtype=np.int32), np.empty((slots.size, x.shape[1]), np.float32)
         calls.fill(x, pairs[early], slots[early], outputs)
