@@ -4,8 +4,12 @@ Prose, code-like and repetitive text, and two kinds that nothing was tuned on: l
 Three engines over one checkpoint continue the same prompts with equal pools: without the draft head (`off`), with two
 drafts a pass (`on`), and with what the engine takes to be worth it (`auto`). Their replies are made side by side, a
 short piece of each in turn and in changing order, and each piece of one engine is compared with the same piece of
-another: the same tokens, a moment apart. Every round continues other texts, and the first one teaches and is dropped.
-Reported are medians of those ratios with a bootstrap interval of 95%, in wall clock and in processor time.
+another: the same tokens, a moment apart. A piece is timed after the first tokens of a turn, which find the caches full
+of another engine's weights. Every round continues other texts; the first one, of fresh engines, is told apart.
+
+Reported are middles of those ratios with a bootstrap interval of 95%, in wall clock and in processor time: the
+geometric mean of their middle half. With `--control` a second engine like `off` runs beside the others: what it comes
+to next to the first is what this method takes for a difference where there is none.
 """
 
 from __future__ import annotations
@@ -19,18 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import numpy as np
-
 from benchmarks.demo import demo_directory
-from benchmarks.pairing import estimate
+from benchmarks.pairing import estimate, middle_mean
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core import GREEDY, Engine, Finished, GenerationEvent, load
 from slotstream_core.events import TextDelta
 from slotstream_planner import PlanRequest
 
-Mode = Literal["off", "on", "auto"]
+Mode = Literal["off", "on", "auto", "again"]
 
 MODES: Final[tuple[Mode, ...]] = ("off", "on", "auto")
+LEAD: Final = 2
+"""Deltas of a turn that are not timed."""
+
 NAMES: Final = ("Lily", "Tom", "Anna", "Ben", "Mia", "Max", "Sue", "Tim")
 PLACES: Final = ("by the sea", "in the forest", "on a hill", "near the river", "in the city")
 CITIES: Final = ("Paris", "Rome", "London", "Berlin", "Madrid", "Oslo", "Vienna")
@@ -145,11 +150,16 @@ class Tally:
         """Deltas of text, nearly all of one token, a second."""
         return sum(piece.deltas for piece in self.pieces) / sum(piece.wall_s[mode] for piece in self.pieces)
 
-    def ratios(self, mode: Mode, over: Mode) -> tuple[np.ndarray, np.ndarray]:
+    def ratios(self, mode: Mode, over: Mode) -> tuple[list[float], list[float]]:
         """How many times faster a mode was than another in each piece, in wall clock and in processor time."""
-        wall = np.array([piece.wall_s[over] / piece.wall_s[mode] for piece in self.pieces])
-        processor = np.array([piece.processor_s[over] / piece.processor_s[mode] for piece in self.pieces])
-        return wall, processor
+        wall = [piece.wall_s[over] / piece.wall_s[mode] for piece in self.pieces]
+        return wall, [piece.processor_s[over] / piece.processor_s[mode] for piece in self.pieces]
+
+    def auto_over_better(self) -> tuple[list[float], list[float]]:
+        """The same of `auto` over whichever of `on` and `off` took less time for all pieces."""
+        if not self.pieces:
+            return [], []
+        return self.ratios("auto", "on" if self.pace("on") > self.pace("off") else "off")
 
 
 def main() -> None:
@@ -157,24 +167,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a checkpoint directory with a draft head (default: the demo)")
     parser.add_argument("--tokens", type=int, default=192, help="most tokens of a reply")
-    parser.add_argument("--piece", type=int, default=16, help="tokens of a piece")
+    parser.add_argument("--piece", type=int, default=14, help="tokens of a piece")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--experts-per-layer", type=int, nargs="+", default=[16, 64], help="pool sizes")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS), help="kinds of text")
+    parser.add_argument("--control", action="store_true", help="run a second engine without the draft head as well")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     directory = options.model or demo_directory()
+    modes: tuple[Mode, ...] = (*MODES, "again") if options.control else MODES
     rows: list[tuple[str, ...]] = []
     values: dict[str, float] = {}
     for experts in options.experts_per_layer:
-        tallies = measure(
-            directory, experts, texts=options.texts, tokens=options.tokens, piece=options.piece, rounds=options.rounds
+        run = measure(
+            directory,
+            experts,
+            modes=modes,
+            texts=options.texts,
+            tokens=options.tokens,
+            piece=options.piece,
+            rounds=options.rounds,
         )
-        for text, tally in tallies.items():
+        for text, tally in run.later.items():
             name = f"{text} {experts} experts"
             row, found = judge(tally)
             rows.append((name, *row))
             values |= {f"{name} {key}": value for key, value in found.items()}
+        for name, group in run.together(options.control).items():
+            over, wall, processor = f"{name} {experts} experts", estimate(group[0], middle_mean), group[1]
+            rows.append((over, "", "", "", "", wall.shown(3), estimate(processor, middle_mean).shown(3), "", ""))
+            values |= wall.values(f"{over} auto_over_better_ratio") | {f"{over} pieces": len(processor)}
     settings = {"texts": options.texts, "tokens": options.tokens, "piece": options.piece, "rounds": options.rounds}
     report(
         BenchmarkResult(benchmark="speculation", settings=settings, values=values),
@@ -188,61 +210,83 @@ def main() -> None:
 def judge(tally: Tally) -> tuple[tuple[str, ...], dict[str, float]]:
     """Return a row of the table and the values of one kind of text."""
     pace = {mode: tally.pace(mode) for mode in MODES}
-    better: Mode = "on" if pace["on"] > pace["off"] else "off"
-    wall, processor = tally.ratios("auto", better)
-    on_wall, _ = tally.ratios("on", "off")
-    ratio, on_ratio = estimate(wall.tolist()), estimate(on_wall.tolist())
+    wall, processor = (estimate(ratios, middle_mean) for ratios in tally.auto_over_better())
+    on_ratio = estimate(tally.ratios("on", "off")[0], middle_mean)
     accepted = tally.accepted["on"] / max(1, tally.drafted["on"])
     depth = tally.drafted["auto"] / max(1, tally.passes["auto"])
     row = (
         *(f"{pace[mode]:.1f}" for mode in MODES),
         on_ratio.shown(3),
-        ratio.shown(3),
-        f"{np.median(processor):.3f}",
+        wall.shown(3),
+        processor.shown(3),
         f"{accepted:.0%}",
         f"{depth:.2f}",
     )
     values = {f"{mode}_tokens_per_s": pace[mode] for mode in MODES}
-    values |= on_ratio.values("on_over_off_ratio") | ratio.values("auto_over_better_ratio")
-    values |= {"auto_over_better_processor": float(np.median(processor)), "pieces": len(tally.pieces)}
+    values |= on_ratio.values("on_over_off_ratio") | wall.values("auto_over_better_ratio")
+    values |= processor.values("auto_over_better_processor_ratio") | {"pieces": len(tally.pieces)}
     values |= {"on_accepted_share": accepted, "auto_mean_depth": depth}
     return row, values
 
 
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What the engines did with each kind of text: fresh ones in the first round, and in all later rounds."""
+
+    first: Mapping[str, Tally]
+    later: Mapping[str, Tally]
+
+    def together(self, control: bool) -> dict[str, tuple[list[float], list[float]]]:
+        """Ratios of the pieces of all kinds, in wall clock and in processor time, by what they show."""
+        groups = {"first replies": self.first.values(), "all later": self.later.values()}
+        found = {name: _joined([tally.auto_over_better() for tally in group]) for name, group in groups.items()}
+        if control:
+            found["off over off"] = _joined([tally.ratios("again", "off") for tally in self.later.values()])
+        return {name: both for name, both in found.items() if both[0]}
+
+
+def _joined(ratios: Sequence[tuple[list[float], list[float]]]) -> tuple[list[float], list[float]]:
+    wall, processor = zip(*ratios, strict=True)
+    return [ratio for each in wall for ratio in each], [ratio for each in processor for ratio in each]
+
+
 def measure(
-    directory: Path, experts: int, *, texts: Sequence[str], tokens: int, piece: int, rounds: int
-) -> dict[str, Tally]:
+    directory: Path, experts: int, *, modes: Sequence[Mode], texts: Sequence[str], tokens: int, piece: int, rounds: int
+) -> Run:
     """Return what the engines did with each kind of text."""
     with ExitStack() as opened:
         engines: dict[Mode, Engine] = {
             mode: opened.enter_context(
-                load(directory, request=PlanRequest(experts_per_layer=experts, mtp=mode, prefix_cache="off"))
+                load(
+                    directory,
+                    request=PlanRequest(
+                        experts_per_layer=experts, mtp="off" if mode == "again" else mode, prefix_cache="off"
+                    ),
+                )
             )
-            for mode in MODES
+            for mode in modes
         }
         if engines["auto"].plan.draft == "off":
             raise SystemExit(f"the plan for {experts} experts a layer has no draft head; give more experts")
-        tallies: dict[str, Tally] = {}
+        run = Run(first={text: Tally() for text in texts}, later={text: Tally() for text in texts})
         for number in range(rounds + 1):
-            if number <= 1:  # what the first round taught is dropped
-                tallies = {text: Tally() for text in texts}
             for text in texts:
-                side_by_side(engines, TEXTS[text](number), tallies[text], tokens=tokens, piece=piece)
-    if empty := [text for text, tally in tallies.items() if not tally.pieces]:
+                tally = (run.later if number else run.first)[text]
+                side_by_side(engines, TEXTS[text](number), tally, tokens=tokens, piece=piece)
+    if empty := [text for text, tally in run.later.items() if not tally.pieces]:
         raise SystemExit(f"every {empty[0]} reply ended before {piece} tokens; ask for more rounds or shorter pieces")
-    return tallies
+    return run
 
 
 def side_by_side(engines: Mapping[Mode, Engine], prompt: str, tally: Tally, *, tokens: int, piece: int) -> None:
     """Continue a prompt with every engine, a piece of each in turn; the pieces that all of them finish are kept."""
-    replies = {mode: Reply(engines[mode], prompt, tokens) for mode in MODES}
-    for reply in replies.values():
-        reply.advance(1)
+    replies = {mode: Reply(engine, prompt, tokens) for mode, engine in engines.items()}
     while all(reply.finished is None for reply in replies.values()):
         wall_s: dict[Mode, float] = {}
         processor_s: dict[Mode, float] = {}
         told = []
-        for mode in _order(len(tally.pieces)):
+        for mode in _order(tuple(replies), len(tally.pieces)):
+            replies[mode].advance(LEAD)
             started, processor = time.perf_counter(), time.process_time()
             told.append(replies[mode].advance(piece))
             wall_s[mode], processor_s[mode] = time.perf_counter() - started, time.process_time() - processor
@@ -255,10 +299,10 @@ def side_by_side(engines: Mapping[Mode, Engine], prompt: str, tally: Tally, *, t
         tally.add(mode, finished)
 
 
-def _order(number: int) -> Sequence[Mode]:
-    """The order of a piece: every mode comes first, second and last equally often, and after each other one."""
-    turned = MODES[number % len(MODES) :] + MODES[: number % len(MODES)]
-    return turned if number // len(MODES) % 2 == 0 else turned[::-1]
+def _order(modes: tuple[Mode, ...], number: int) -> Sequence[Mode]:
+    """The order of a piece: every mode comes first, second and so on equally often, and after each neighbour."""
+    turned = modes[number % len(modes) :] + modes[: number % len(modes)]
+    return turned if number // len(modes) % 2 == 0 else turned[::-1]
 
 
 if __name__ == "__main__":

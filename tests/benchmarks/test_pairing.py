@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks.pairing import Estimate, difference, estimate, excess
+from benchmarks.pairing import Estimate, difference, estimate, excess, middle_mean
 
 
 def test_a_ratio_that_never_changes_is_known_exactly() -> None:
@@ -46,3 +46,10 @@ def test_values_are_named_with_their_unit_at_the_end() -> None:
 
 def test_an_estimate_is_shown_with_its_interval() -> None:
     assert Estimate(median=1.25, low=1.0, high=1.5).shown(2) == "1.25 (1.00-1.50)"
+
+
+def test_the_mean_of_the_middle_half_is_deaf_to_outliers() -> None:
+    assert middle_mean([0.01, 1.0, 1.0, 1.21, 1.21, 1.1, 1.1, 90.0]) == pytest.approx(1.1, rel=0.02)
+    assert middle_mean([0.5, 2.0]) == pytest.approx(1.0)
+    found = estimate([1.0, 1.1, 0.9, 1.05, 0.95, 30.0], middle_mean)
+    assert found.low <= found.median <= found.high < 30

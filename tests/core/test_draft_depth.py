@@ -61,8 +61,8 @@ class Text:
         return self._places[place, number]
 
 
-def one_pass(policy: DepthPolicy, text: Text, where: Simulated, made: int, scale: float) -> tuple[int, float]:
-    """Make a pass as the decoder does; returns its depth's accepted drafts, and its time in plain passes."""
+def one_pass(policy: DepthPolicy, text: Text, where: Simulated, made: int, scale: float) -> tuple[int, float, bool]:
+    """Make a pass as the decoder does; returns its accepted drafts, its time in plain passes, whether it guessed."""
     most = max(0, REPLY - made - 1)
     found: list[tuple[float, bool]] = []
     if policy.starts(most, waiting=1):
@@ -74,9 +74,6 @@ def one_pass(policy: DepthPolicy, text: Text, where: Simulated, made: int, scale
     right = next((number for number, (_, hit) in enumerate(found) if not hit), len(found))
     right, judged = min(right, depth + 1), min(right + 1, depth + 1, len(found))
     pass_s = (1 + where.row * depth) * scale
-    if not found and not policy.watches:
-        policy.pass_by()
-        return 0, pass_s
     cost = PassCost(
         depth=depth,
         time_s=pass_s,
@@ -85,20 +82,24 @@ def one_pass(policy: DepthPolicy, text: Text, where: Simulated, made: int, scale
         guesses_s=(where.guess * scale,) * len(found),
     )
     policy.note(cost, Outcome(confidences=confidences, right=right, judged=judged))
-    return min(right, depth), cost.total_s
+    return min(right, depth), cost.total_s, bool(found)
 
 
 def reply(policy: DepthPolicy, where: Simulated, rng: random.Random, passes: Iterator[int]) -> float:
     """Time of one reply in plain passes; passes vary by 5%, one in fifty takes twice as long."""
     policy.begin()
     text = Text(where, random.Random(rng.random()))
-    time_s, made = 0.0, 0
+    time_s, made, rest = 0.0, 0, 0
     while made < REPLY:
         slow, until = where.first_times
         scale = rng.lognormvariate(0, 0.05) * (2 if rng.random() < 0.02 else 1) * (slow if next(passes) < until else 1)
-        accepted, pass_s = one_pass(policy, text, where, made, scale)
+        if rest:
+            rest, made, time_s = rest - 1, made + 1, time_s + scale
+            continue
+        accepted, pass_s, guessed = one_pass(policy, text, where, made, scale)
         made += 1 + accepted
         time_s += pass_s
+        rest = 0 if guessed else policy.rest()
     return time_s
 
 
@@ -229,19 +230,20 @@ def test_a_head_that_is_wrong_about_itself_is_corrected_and_the_correction_lasts
     assert calibration.chance(0.1) < calibration.chance(0.3) < calibration.chance(0.9) < 1
 
 
-def test_while_nothing_is_guessed_one_plain_pass_in_eight_is_timed() -> None:
-    policy, timed = GatedDepth(2), 0
+def test_while_nothing_is_guessed_seven_plain_passes_in_eight_are_left_alone() -> None:
+    policy, timed, passes = GatedDepth(2), 0, 0
     for _ in range(64):
         feed(policy, 0.05, right=False, row=0.5, guess=0.5)
-    for _ in range(160):
-        if policy.starts(8, waiting=1):
-            policy.note(PassCost(depth=0, time_s=1.0, guesses_s=(0.5,)), Outcome(confidences=(0.05,), judged=1))
-        elif policy.watches:
-            policy.note(PassCost(depth=0, time_s=1.0), Outcome())
-            timed += 1
-        else:
-            policy.pass_by()
-    assert 15 <= timed <= 20
+    while passes < 160:
+        guessed = policy.starts(8, waiting=1)
+        confidences = (0.05,) * guessed
+        policy.note(
+            PassCost(depth=0, time_s=1.0, guesses_s=(0.5,) * guessed),
+            Outcome(confidences=confidences, judged=int(guessed)),
+        )
+        timed += 1
+        passes += 1 + (0 if guessed else policy.rest())
+    assert 18 <= timed <= 24
 
 
 def test_guesses_that_nothing_was_drawn_for_teach_nothing() -> None:
@@ -265,7 +267,7 @@ def test_prices_of_an_empty_pool_are_forgotten() -> None:
     policy = GatedDepth(4)
     policy.begin()
     depths = [feed(policy, 0.97, right=True, row=4.0 if step < 60 else 0.2, guess=0.1) for step in range(3_000)]
-    assert max(depths[60:300]) == 0
+    assert mean(depths[20:60]) < 0.1
     assert mean(depths[-500:]) > 2
 
 
@@ -293,34 +295,55 @@ def test_passes_of_any_depth_teach_the_price_of_a_row() -> None:
     assert costs.plain_s == 0
     costs.note(PassCost(depth=0, time_s=1.0))
     assert 0 < costs.row_s(0) == costs.row_s(1) < 1
-    for _ in range(8):
+    for _ in range(100):
+        costs.note(PassCost(depth=0, time_s=1.0))
         for depth in range(1, 5):
-            costs.note(PassCost(depth=depth, time_s=1.5 + 0.3 * (depth - 1)))
-    assert [costs.row_s(place) for place in range(3)] == pytest.approx([0.5, 0.3, 0.3])
-    assert costs.drafts_s(guesses=0, rows=3) == pytest.approx(1.1)
+            costs.note(PassCost(depth=depth, time_s=1.5 + 0.4 * (depth - 1)))
+    assert [costs.row_s(place) for place in range(3)] == pytest.approx([0.5, 0.4, 0.4], rel=0.15)
+    assert costs.drafts_s(guesses=0, rows=3) == pytest.approx(1.3, rel=0.1)
 
 
-def test_one_pass_that_was_held_up_changes_no_price() -> None:
+def test_one_pass_that_was_held_up_changes_prices_little() -> None:
     costs = DraftCosts()
     costs.note(PassCost(depth=0, time_s=1.0))
     before = costs.drafts_s(guesses=2, rows=2)
     costs.note(PassCost(depth=1, time_s=9.0, guesses_s=(5.0,)))
-    costs.note(PassCost(depth=2, time_s=9.0, guesses_s=(0.15, 5.0)))
-    assert costs.drafts_s(guesses=2, rows=2) == pytest.approx(before)
+    costs.note(PassCost(depth=0, time_s=1.0))
+    costs.note(PassCost(depth=2, time_s=9.0, guesses_s=(0.2, 5.0)))
+    costs.note(PassCost(depth=0, time_s=1.0))
+    assert costs.drafts_s(guesses=2, rows=2) == pytest.approx(before, rel=0.15)
+
+
+def test_a_machine_that_becomes_slower_while_everything_is_drafted_makes_nothing_dearer() -> None:
+    costs, shares = DraftCosts(), []
+    for scale in (1.0, 1.6):
+        for step in range(200):
+            depth = 0 if step % 50 == 0 else 2
+            costs.note(PassCost(depth=depth, time_s=(1.0 + 0.3 * depth) * scale, guesses_s=(0.15 * scale,)))
+        shares.append((costs.row_s(0) / costs.plain_s, costs.guess_s(0) / costs.plain_s))
+    assert shares[1] == pytest.approx(shares[0], rel=0.05)
+
+
+def test_guesses_after_rows_that_had_waited_do_not_teach_what_a_guess_takes() -> None:
+    costs = DraftCosts()
+    for _ in range(30):
+        costs.note(PassCost(depth=0, time_s=1.0, guesses_s=(0.6,), caught_up_rows=20, caught_up_s=1.0))
+    assert costs.guess_s(0) == pytest.approx(0.2)
 
 
 def test_the_first_guess_and_those_after_it_have_their_own_price() -> None:
     costs = DraftCosts()
     costs.note(PassCost(depth=0, time_s=1.0))
     assert 0 < costs.guess_s(0) == costs.guess_s(1) < 1
-    for _ in range(8):
+    for _ in range(150):
         costs.note(PassCost(depth=0, time_s=1.0, guesses_s=(0.4, 0.2)))
-    assert (costs.guess_s(0), costs.guess_s(1), costs.guess_s(3)) == (0.4, 0.2, 0.2)
+    assert (costs.guess_s(0), costs.guess_s(1)) == pytest.approx((0.4, 0.2), abs=0.06)
+    assert costs.guess_s(1) == costs.guess_s(3)
 
 
 def test_bytes_that_a_pass_reads_cost_what_a_byte_made_others_wait() -> None:
     costs = DraftCosts()
-    for _ in range(30):
+    for _ in range(100):
         costs.note(PassCost(depth=0, time_s=2.0, wait_s=1.0, bytes_read=100))
         costs.note(PassCost(depth=1, time_s=3.0, wait_s=1.5, bytes_read=150))
     assert costs.plain_s == pytest.approx(2.0)

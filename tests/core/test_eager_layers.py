@@ -19,6 +19,7 @@ from slotstream_core.models.qwen4_exp.eager.layer import cut_runs
 from slotstream_core.models.qwen4_exp.host_products import HostThreads
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer
 from slotstream_core.models.qwen4_exp.ngram import NgramHash
+from slotstream_core.models.qwen4_exp.rotary import WINDOW_TOKENS
 from slotstream_core.native import NativeLibrary, NativeMatrix
 from tests.core.qwen4_exp_models import open_model, run_passes
 
@@ -293,3 +294,18 @@ def test_a_piece_that_fails_on_a_host_thread_is_raised_when_the_others_are_done(
         threads.run(work, range(6))
     threads.close()
     assert set(done) <= {0, 1, 2, 4, 5}
+
+
+@pytest.mark.parametrize("start", [0, 250, WINDOW_TOKENS, 5_001])
+@pytest.mark.parametrize("tokens", [1, 3, 8, 300])
+def test_angles_that_were_kept_are_those_that_would_be_computed(checkpoint: Path, start: int, tokens: int) -> None:
+    with open_model(checkpoint) as model:
+        rotary = model._rotary
+        own, blocks = rotary.pass_angles(start, tokens, 4)
+        wanted = rotary.angles(np.arange(start, start + tokens))
+        assert np.array_equal(own.host_cos, wanted.host_cos)
+        assert np.array_equal(own.host_sin, wanted.host_sin)
+        completed = np.arange(start // 4, (start + tokens) // 4) * 4
+        assert (blocks is None) == (not len(completed))
+        if blocks is not None:
+            assert np.array_equal(blocks.host_cos, rotary.angles(completed).host_cos)

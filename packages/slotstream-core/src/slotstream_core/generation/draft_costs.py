@@ -1,31 +1,41 @@
 """What passes and guesses take: properties of the machine and of what the pool holds, not of the text."""
 
-import statistics
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
 _SAMPLES: Final = 15
-"""Passes, rows or guesses that a median is taken of."""
+"""Plain passes that the middle is taken of."""
 
-_BELIEVED: Final = 7
-"""So many of them are needed before what was supposed stops counting."""
+_NEAR: Final = 24
+_NEAREST: Final = 8
+"""Passes are compared with the plain ones among the latest 24, if there is one among the latest 8: a moment ago the
+machine may have been faster or slower."""
 
-_SUPPOSED: Final = 3
-"""As how many samples it counts until then: one pass that something else held up must not end drafting."""
+_SUPPOSED_WEIGHT: Final = 8.0
+"""As how many samples what was supposed counts next to those that were taken."""
 
-_FORGOTTEN_AFTER: Final = 1024
-"""Passes after which a time is not believed any more: a price that was too high when it was taken (an empty pool,
-another request) would otherwise keep drafts from ever being tried again."""
+_SETTLED: Final = 16.0
+"""Samples from which on they are more than what was supposed."""
+
+_SHARE_MEMORY: Final = 1 - 1 / 48
+_PASS_MEMORY: Final = 1 - 1 / 1024
+"""What a sample still counts after the next one, and after any pass: a price that was too high when it was learnt (an
+empty pool, another request) would otherwise keep drafts from ever being tried again."""
 
 _MEMORY: Final = 0.98
 """What the waiting of a pass still counts after the next one."""
 
-_ROW_SHARE: Final = 0.25
-"""Part of a plain pass that a draft is supposed to add to a pass: rather too little, so that some are timed."""
+_ROW_SHARE: Final = 0.35
+"""Part of a plain pass that a draft is supposed to add to a pass."""
 
-_GUESS_SHARE: Final = 0.15
+_GUESS_SHARE: Final = 0.2
 """The same for a guess."""
+
+_ROW_REACH: Final = 0.5
+_GUESS_REACH: Final = 0.25
+"""How far a sample may lie from what is believed, in plain passes: others are held up by something else. One that lies
+further off on the same side as those before it may lie so much further for each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +44,7 @@ class PassCost:
 
     Attributes:
         depth: Drafts that it verified; 0 for a plain pass.
-        time_s: The pass, from start to logits.
+        time_s: The pass, from start to logits, and what giving up rejected rows took.
         wait_s: Part of it spent waiting for expert records.
         bytes_read: Bytes of expert records read in it.
         guesses_s: Each guess made before it, verified or not.
@@ -58,106 +68,139 @@ class PassCost:
         return self.time_s + sum(self.guesses_s) + self.caught_up_s
 
 
-class _Recent:
-    """The median of the latest samples, none of them older than so many passes."""
+class _Share:
+    """A time in plain passes: the mean of what was supposed and of samples, of which the latest count most."""
 
-    def __init__(self) -> None:
-        self._samples: deque[tuple[int, float]] = deque(maxlen=_SAMPLES)
+    def __init__(self, supposed: float, reach: float) -> None:
+        self._supposed, self._reach = supposed, reach
+        self._sum = self._weight = 0.0
+        self._latest = self._beyond = 0
 
-    def note(self, now: int, seconds: float) -> None:
-        self._samples.append((now, seconds))
+    def note(self, now: int, sample: float) -> None:
+        """Learn a sample, no further from what is believed than may be."""
+        off = sample - self.value(now)
+        reach = self._reach * (1 + abs(self._beyond) * (self._beyond * off > 0))
+        bounded = max(0.0, sample - off + max(-reach, min(off, reach)))
+        side = 0 if abs(off) <= self._reach else 1 if off > 0 else -1
+        self._beyond = self._beyond + side if side * self._beyond >= 0 and side else side
+        fading = _SHARE_MEMORY * self._faded(now)
+        self._sum, self._weight = self._sum * fading + bounded, self._weight * fading + 1
+        self._latest = now
 
-    def count(self, now: int) -> int:
-        while self._samples and self._samples[0][0] < now - _FORGOTTEN_AFTER:
-            self._samples.popleft()
-        return len(self._samples)
+    @property
+    def weight(self) -> float:
+        """As how many samples those count that were taken."""
+        return self._weight
 
-    def latest(self, now: int) -> list[float]:
-        self.count(now)
-        return [seconds for _, seconds in self._samples]
+    def value(self, now: int) -> float:
+        """What is believed after so many passes."""
+        faded = self._faded(now)
+        sums = self._supposed * _SUPPOSED_WEIGHT + self._sum * faded
+        return sums / (_SUPPOSED_WEIGHT + self._weight * faded)
 
-    def median(self, now: int, supposed: float) -> float:
-        samples = self.latest(now)
-        return statistics.median(samples if len(samples) >= _BELIEVED else [*samples, *[supposed] * _SUPPOSED])
+    def _faded(self, now: int) -> float:
+        return _PASS_MEMORY ** (now - self._latest)
 
 
 class DraftCosts:
     """Expected times of a plain pass, of the rows that drafts add to it, and of guesses.
 
-    The first added row makes another kind of pass of it, and every further one adds about as much as the one before;
-    so passes of all depths teach the price of a row. Computing counts as a median, since single passes are held up by
-    other work; what is read counts at the time a byte made wait.
+    Rows and guesses are priced in plain passes a moment before, so that a machine that becomes slower makes nothing
+    look dearer than it was, and slowly, since single passes are held up by other work. The first added row makes
+    another kind of pass of it, and every further one adds about as much as the one before. What is read counts at the
+    time a byte made wait.
     """
 
     def __init__(self) -> None:
-        self._plain, self._first_row, self._further_row = _Recent(), _Recent(), _Recent()
-        self._guesses = (_Recent(), _Recent())
+        self._rows = (_Share(_ROW_SHARE, _ROW_REACH), _Share(_ROW_SHARE, _ROW_REACH))
+        self._guesses = (_Share(_GUESS_SHARE, _GUESS_REACH), _Share(_GUESS_SHARE, _GUESS_REACH))
+        self._plain: deque[tuple[int, float]] = deque(maxlen=_SAMPLES)
+        self._computing_s = self._plain_s = 0.0
+        self._rows_s, self._guesses_s = (0.0, 0.0), (0.0, 0.0)
         self._plain_bytes, self._row_bytes = 0.0, 0.0
         self._wait_s, self._waited_bytes = 0.0, 0.0
         self._passes = self._latest_plain = 0
 
-    def pass_by(self) -> None:
-        """Count a plain pass that nobody timed."""
-        self._passes += 1
+    def pass_by(self, count: int) -> None:
+        """Count plain passes that nobody timed."""
+        self._passes += count
         self._latest_plain = self._passes
 
     def note(self, cost: PassCost) -> None:
         """Learn from one pass."""
         self._passes += 1
-        for place, seconds in enumerate(cost.guesses_s):
-            self._guesses[place > 0].note(self._passes, seconds)
         if not cost.depth:
             self._latest_plain = self._passes
         if not cost.usual:
             return
         computing_s = max(0.0, cost.time_s - cost.wait_s)
+        near = [seconds for place, seconds in self._plain if place >= self._passes - _NEAR]
+        if near and self._plain[-1][0] >= self._passes - _NEAREST:
+            self._learn_shares(cost, computing_s, _middle(near))
+        self._learn_bytes(cost)
         if not cost.depth:
-            self._plain.note(self._passes, computing_s)
-            self._plain_bytes += (cost.bytes_read - self._plain_bytes) / min(self.plain_passes, _SAMPLES)
-        elif plain := self._plain.latest(self._passes):
-            self._learn_rows(cost.depth, max(0.0, computing_s - statistics.median(plain)))
-            self._row_bytes += ((cost.bytes_read - self._plain_bytes) / cost.depth - self._row_bytes) / _SAMPLES
+            self._plain.append((self._passes, computing_s))
+            self._computing_s = _middle([seconds for _, seconds in self._plain])
+        self._price()
+
+    def _price(self) -> None:
+        """What is asked for several times before the next pass."""
+        byte_s = self._wait_s / self._waited_bytes if self._waited_bytes else 0.0
+        reading_s, pace_s = max(0.0, self._row_bytes) * byte_s, self._computing_s
+        first, further = (share.value(self._passes) * pace_s + reading_s for share in self._rows)
+        self._rows_s = first, further
+        first, further = (share.value(self._passes) * pace_s for share in self._guesses)
+        self._guesses_s = first, further
+        self._plain_s = pace_s + self._plain_bytes * byte_s
+
+    def _learn_shares(self, cost: PassCost, computing_s: float, plain_s: float) -> None:
+        """Learn the price of a row and of guesses, next to what a plain pass took."""
+        now, depth = self._passes, cost.depth
+        if depth == 1:
+            self._rows[0].note(now, computing_s / plain_s - 1)
+        elif depth:
+            self._rows[1].note(now, (computing_s / plain_s - 1 - self._rows[0].value(now)) / (depth - 1))
+        if not cost.caught_up_rows:  # the head's weights are not at hand after a while without it
+            for place, seconds in enumerate(cost.guesses_s):
+                self._guesses[place > 0].note(now, seconds / plain_s)
+
+    def _learn_bytes(self, cost: PassCost) -> None:
+        if cost.depth:
+            of_a_row = (cost.bytes_read - self._plain_bytes) / cost.depth
+            self._row_bytes += (of_a_row - self._row_bytes) / _SAMPLES
+        else:
+            self._plain_bytes += (cost.bytes_read - self._plain_bytes) / min(len(self._plain) + 1, _SAMPLES)
         self._wait_s = self._wait_s * _MEMORY + cost.wait_s
         self._waited_bytes = self._waited_bytes * _MEMORY + cost.bytes_read
 
-    def _learn_rows(self, depth: int, added_s: float) -> None:
-        """Learn from ``depth`` rows that took so long together: the price of the first, or else of one of the rest."""
-        if depth == 1:
-            self._first_row.note(self._passes, added_s)
-            return
-        first_s = self._first_row.median(self._passes, _ROW_SHARE * self.plain_s)
-        self._further_row.note(self._passes, max(0.0, added_s - first_s) / (depth - 1))
-
-    @property
-    def plain_passes(self) -> int:
-        """How many plain passes are remembered."""
-        return self._plain.count(self._passes)
-
     @property
     def since_plain(self) -> int:
-        """How many passes were made since the latest of them."""
+        """How many passes were made since the latest plain one."""
         return self._passes - self._latest_plain
+
+    @property
+    def settled(self) -> bool:
+        """Whether what passes with drafts take was seen more than now and then."""
+        return sum(share.weight for share in self._rows) >= _SETTLED
 
     @property
     def plain_s(self) -> float:
         """Seconds of a plain pass; 0 while none is known."""
-        samples = self._plain.latest(self._passes)
-        return statistics.median(samples) + self._plain_bytes * self._byte_s if samples else 0.0
+        return self._plain_s
 
     def row_s(self, place: int) -> float:
         """Seconds that the draft at this place adds to a pass."""
-        samples = self._further_row if place else self._first_row
-        return samples.median(self._passes, _ROW_SHARE * self.plain_s) + max(0.0, self._row_bytes) * self._byte_s
+        return self._rows_s[place > 0]
+
+    def guess_s(self, place: int) -> float:
+        """Seconds of the guess at this place; the first takes in the rows of the pass before."""
+        return self._guesses_s[place > 0]
 
     def drafts_s(self, *, guesses: int, rows: int) -> float:
         """Seconds of so many guesses, and of so many added rows."""
         added_s = sum(self.guess_s(place) for place in range(guesses))
         return added_s + sum(self.row_s(place) for place in range(rows))
 
-    def guess_s(self, place: int) -> float:
-        """Seconds of the guess at this place; the first takes in the rows of the pass before."""
-        return self._guesses[place > 0].median(self._passes, _GUESS_SHARE * self.plain_s)
 
-    @property
-    def _byte_s(self) -> float:
-        return self._wait_s / self._waited_bytes if self._waited_bytes else 0.0
+def _middle(samples: list[float]) -> float:
+    return sorted(samples)[len(samples) // 2]

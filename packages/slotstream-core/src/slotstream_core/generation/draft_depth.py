@@ -22,16 +22,16 @@ GATED_LIMIT: Final = 4
 
 DEPTH_LIMIT: Final = 16
 
-_FIRST_PLAIN: Final = 12
-"""Plain passes before the first guess: an engine's first passes find its pool empty, and say little about others."""
+_FIRST_PLAIN: Final = 4
+"""Plain passes before an engine's first guess: by them everything else is judged."""
 
-_KNOWN_PLAIN: Final = 3
-_PLAIN_EVERY: Final = 32
-"""Plain passes whose times must be remembered, and after how many passes another one is made at the latest: by them
-everything else is judged, and the machine may have become faster or slower."""
+_FIRST_PLAIN_EVERY: Final = 12
+_PLAIN_EVERY: Final = 48
+"""After how many passes another plain one is made at the latest, to learn what a row adds to it: while little is known
+of that, and later."""
 
 _SHIFT_STEP: Final = 0.2
-_LASTING_STEP: Final = 0.05
+_LASTING_STEP: Final = 0.1
 """How far one guess that was right or wrong moves what is believed of a text, and of all texts."""
 
 _NEXT_CONFIDENCE: Final = 0.95
@@ -40,13 +40,15 @@ _NEXT_CONFIDENCE: Final = 0.95
 _WORTH_MEMORY: Final = 0.95
 """What a pass with guesses still counts for their worth after the next one."""
 
-_LASTING_MEMORY: Final = 0.95
+_LASTING_MEMORY: Final = 0.75
+"""What was known of the worth of earlier replies still counts after the next one."""
+
 _OUTCOME_SHARE: Final = 0.25
 """Part of a pass's worth that is taken of what came out; the rest is what was expected, which scatters less."""
 
-_BEGIN_PASSES: Final = 5.0
-_BEGIN_LEAST: Final = 0.1
-_BEGIN_WORTH: Final = 0.25
+_BEGIN_PASSES: Final = 6.0
+_BEGIN_LEAST: Final = 0.03
+_BEGIN_WORTH: Final = 0.2
 """As how many passes of which worth, in tokens, a reply begins: little, so that it is soon found out when a text is not
 worth guessing, and not nothing."""
 
@@ -57,12 +59,12 @@ _LOOK_EVERY: Final = 16
 _LOOK_AT_LEAST_EVERY: Final = 192
 """Plain passes between two looks at guesses: the first look, and what doubling stops at while they bring nothing."""
 
-_FIRST_WATCHED: Final = 64
+_FIRST_WATCHED: Final = 16
 """Passes of an engine that are all timed: the first ones may be slow, and must not be what prices rest on for long."""
 
-_WATCH_EVERY: Final = 8
-"""While nothing is guessed, one of so many plain passes is timed: timing each would cost some hundredths of a small
-model's pass. As often it is asked whether a look that is due can be afforded."""
+_REST: Final = 7
+"""While nothing is guessed, so many plain passes are made between two that are timed, and nothing is asked or told of
+them: that would cost some hundredths of a small model's pass."""
 
 _TAKEN_IN_SHARE: Final = 0.02
 """Part of a plain pass that the head needs to take in a row, until that was measured."""
@@ -106,12 +108,8 @@ class DepthPolicy(Protocol):
     def verified(self, confidences: Sequence[float]) -> int:
         """Return how many guesses, from the first on, the pass verifies."""
 
-    @property
-    def watches(self) -> bool:
-        """Whether the next pass is to be timed and noted, should nothing be guessed before it."""
-
-    def pass_by(self) -> None:
-        """A plain pass was made that nobody timed."""
+    def rest(self) -> int:
+        """Return how many plain passes to make now without asking or telling; they count as made."""
 
     def note(self, cost: PassCost, outcome: Outcome) -> None:
         """Learn what the pass cost and what became of the guesses."""
@@ -138,13 +136,9 @@ class FixedDepth:
         """See `DepthPolicy.verified`."""
         return len(confidences)
 
-    @property
-    def watches(self) -> bool:
-        """See `DepthPolicy.watches`."""
-        return False
-
-    def pass_by(self) -> None:
-        """See `DepthPolicy.pass_by`."""
+    def rest(self) -> int:
+        """See `DepthPolicy.rest`."""
+        return 0
 
     def note(self, cost: PassCost, outcome: Outcome) -> None:
         """See `DepthPolicy.note`."""
@@ -185,10 +179,17 @@ class Worth:
 
     def __init__(self) -> None:
         self._lasting = _BEGIN_WORTH
-        self.begin()
+        self._noted = 0
+        self._start()
 
-    def begin(self) -> None:
-        """Another text begins."""
+    def begin(self, costs: DraftCosts) -> None:
+        """Another text begins: what the last one came to is remembered."""
+        if self._noted:
+            self._lasting += (1 - _LASTING_MEMORY) * (self.expected(costs) - self._lasting)
+        self._start()
+
+    def _start(self) -> None:
+        self._noted = 0
         self._passes = _BEGIN_PASSES
         self._tokens = _BEGIN_PASSES * min(max(self._lasting, _BEGIN_LEAST), _BEGIN_WORTH)
         self._rows, self._guesses = [0.0, 0.0], [0.0, 0.0]
@@ -200,7 +201,7 @@ class Worth:
         for sums, count in ((self._rows, rows), (self._guesses, guesses)):
             sums[0] = sums[0] * _WORTH_MEMORY + min(count, 1)
             sums[1] = sums[1] * _WORTH_MEMORY + max(count - 1, 0)
-        self._lasting += (1 - _LASTING_MEMORY) * (self.expected(costs) - self._lasting)
+        self._noted += 1
 
     def expected(self, costs: DraftCosts) -> float:
         """What the next such pass is expected to bring."""
@@ -258,13 +259,13 @@ class GatedDepth:
         self._looking = False
         self._since_look = 0
         self._interval = _LOOK_EVERY
-        self._watched = self._unwatched = 0
+        self._watched = 0
         self._watched_s = 0.0
 
     def begin(self) -> None:
         """See `DepthPolicy.begin`."""
         self._calibration.begin()
-        self._worth.begin()
+        self._worth.begin(self._costs)
         self._expected_worth = self._worth.expected(self._costs)
         self._since_look, self._interval = 0, _LOOK_EVERY
 
@@ -273,15 +274,13 @@ class GatedDepth:
         self._looking = False
         self._most = min(most, self.limit)
         costs = self._costs
-        if costs.plain_passes < _KNOWN_PLAIN or costs.since_plain >= _PLAIN_EVERY:
-            return False
-        if self._most < 1 or self._first_plain:
+        longest = _PLAIN_EVERY if costs.settled else _FIRST_PLAIN_EVERY
+        if self._most < 1 or self._first_plain or costs.since_plain >= longest:
             return False
         if self._expected_worth > 0:
             return True
         self._since_look += 1
-        late = self._since_look - self._interval
-        if late >= 0 and late % _WATCH_EVERY == 0:
+        if self._since_look >= self._interval:
             self._looking = self._budget.affords(self._owed_s(waiting) - self._expected_worth * costs.plain_s)
         return self._looking
 
@@ -298,22 +297,19 @@ class GatedDepth:
         gains = self._gains_s(confidences)
         return gains.index(max(gains))
 
-    @property
-    def watches(self) -> bool:
-        """See `DepthPolicy.watches`."""
-        learns = self._watched < _FIRST_WATCHED or self._expected_worth > 0
-        return learns or self._unwatched + 1 >= _WATCH_EVERY
-
-    def pass_by(self) -> None:
-        """See `DepthPolicy.pass_by`."""
-        self._unwatched += 1
-        self._costs.pass_by()
-        self._budget.pass_time(self._watched_s)
+    def rest(self) -> int:
+        """See `DepthPolicy.rest`."""
+        if self._watched < _FIRST_WATCHED or self._expected_worth > 0:
+            return 0
+        self._costs.pass_by(_REST)
+        self._budget.pass_time(_REST * self._watched_s)
+        self._since_look += _REST
+        return _REST
 
     def note(self, cost: PassCost, outcome: Outcome) -> None:
         """See `DepthPolicy.note`."""
         self._costs.note(cost)
-        self._watched, self._unwatched = self._watched + 1, 0
+        self._watched += 1
         if not cost.depth:
             self._watched_s = cost.time_s
         self._budget.pass_time(cost.total_s)

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -91,24 +91,31 @@ class SpeculativeDecoder:
     def tokens(self, row: Row, *, limit: int) -> Generator[int, None, None]:
         """See `Decoder.tokens`."""
         self._policy.begin()
-        left = limit
+        left, rest = limit, 0
         token = self._sampler.sample(row)
         while True:
             yield token
             left -= 1
             if not left:
                 return
+            if rest:
+                rest -= 1
+                token = self._next(token)
+                continue
             made = self._guess(token, left - 1)
             drafts = made.guesses[: self._policy.verified(made.confidences)] if made.guesses else ()
             if drafts:
                 token, accepted = yield from self._verified(token, drafts, made)
                 left -= accepted
+            elif self._failed_reads:
+                token, rest = self._next(token), left
             else:
                 token = self._plain(token, made)
+                rest = 0 if made.guesses else self._policy.rest()
 
     def _guess(self, token: int, most: int) -> _Guessing:
         """Guess as many tokens as the policy wants, at most ``most``, once the head has caught up."""
-        if self._failed_reads or not self._policy.starts(most, waiting=self._model.waiting_rows(self._state)):
+        if not self._policy.starts(most, waiting=self._model.waiting_rows(self._state)):
             return _Guessing()
         started = time.perf_counter()
         rows = self._model.catch_up(self._state)
@@ -131,20 +138,20 @@ class SpeculativeDecoder:
             return _Guessing()
         return _Guessing(guesses=tuple(guesses), seconds=tuple(seconds), caught_up_rows=rows, caught_up_s=caught_up_s)
 
+    def _next(self, token: int) -> int:
+        """Read ``token`` alone and return the one after it."""
+        row = next_logits(self._model, self._state, token)
+        self._passes[0] += 1
+        return self._sampler.sample(row)
+
     def _plain(self, token: int, made: _Guessing) -> int:
-        """Read ``token`` alone and return the one after it; a guess that was not verified is judged by it as well."""
-        if not made.guesses and (self._failed_reads or not self._policy.watches):
-            row = next_logits(self._model, self._state, token)
-            self._passes[0] += 1
-            self._policy.pass_by()
-            return self._sampler.sample(row)
+        """As `_next`, timed; a guess that was not verified is judged by it as well."""
         start = _Start(time.perf_counter(), self._waited())
         row = next_logits(self._model, self._state, token)
         cost = self._cost(0, start, made)
         self._passes[0] += 1
         drawn = self._sampler.sample(row)
-        if not self._failed_reads:
-            self._policy.note(cost, _outcome(made, 0, drawn, depth=0))
+        self._policy.note(cost, _outcome(made, 0, drawn, depth=0))
         return drawn
 
     def _verified(self, token: int, drafts: Sequence[Guess], made: _Guessing) -> Generator[int, None, tuple[int, int]]:
@@ -163,9 +170,11 @@ class SpeculativeDecoder:
                 accepted += 1
                 drawn = self._sampler.sample(rows[accepted])
         finally:
+            before = time.perf_counter()
             self._state.trim(first + accepted)
             self._state.forget_passes()
             self._accepted += accepted
+        cost = replace(cost, time_s=cost.time_s + time.perf_counter() - before)
         self._policy.note(cost, _outcome(made, accepted, drawn, depth=len(drafts)))
         return drawn, accepted
 

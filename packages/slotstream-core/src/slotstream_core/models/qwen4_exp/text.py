@@ -387,7 +387,7 @@ class Qwen4ExpModel:
         """See `DraftingModel.catch_up`; nothing to do without a head."""
         if self.draft_head is None or _draft_state(state).waiting <= DRAFT_ROWS:
             return 0
-        with self._plain_blas():
+        with nullcontext() if self._eager is not None else self._plain_blas():
             return self.draft_head.catch_up(_draft_state(state))
 
     def guesses(self, state: SequenceState, token: int) -> Generator[Guess, None, None]:
@@ -409,8 +409,7 @@ class Qwen4ExpModel:
         own = _draft_state(state)
         with closing(self.draft_head.guesses(own, token)) as following:
             while True:
-                few = self._eager is not None and own.waiting < HOST_ROWS
-                with nullcontext() if few else self._plain_blas():
+                with nullcontext() if self._eager is not None else self._plain_blas():
                     guess = next(following)
                 yield guess
 
