@@ -12,7 +12,8 @@ import json
 import os
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from benchmarks.cages import forget_pages
 from slotstream_core.engine import Engine
 from slotstream_core.events import Finished
 from slotstream_core.experts.probing import AccessSwitch
+from slotstream_core.experts.reading import RecordsSwitch
+from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.loading import load_model
 from slotstream_core.options import EngineOptions
@@ -41,6 +44,9 @@ class Way:
         direct: Whether experts are read past the page cache.
         fresh: Whether the engine starts anew for every prompt, with its files dropped from the page cache.
         warm_directory: Where it keeps what it used most; empty for nowhere. A pool is filled from there before asking.
+        mirror: Another directory with the same checkpoint, which shares the reads; empty for none.
+        records: Whether repacked experts are read, where there are any.
+        python_lanes: Whether Python's threads read experts, whatever else is compiled.
     """
 
     model: str
@@ -50,6 +56,9 @@ class Way:
     direct: bool = False
     fresh: bool = False
     warm_directory: str = ""
+    mirror: str = ""
+    records: RecordsSwitch = "auto"
+    python_lanes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +112,13 @@ class Opened:
             experts_per_layer=way.experts_per_layer, mtp=way.mtp, lookahead=way.lookahead, prefix_cache="off"
         )
         access: AccessSwitch = "direct" if way.direct else "cached"
-        options = replace(EngineOptions.from_environment(os.environ), warm_start="on", access=access)
+        options = replace(
+            EngineOptions.from_environment(os.environ), warm_start="on", access=access, records=way.records
+        )
         warm = Path(way.warm_directory) if way.warm_directory else None
-        self._loaded = load_model(directory, request=request, options=options, warm_directory=warm)
+        mirrors = [Path(way.mirror)] if way.mirror else []
+        with without_compiled_lanes() if way.python_lanes else nullcontext():
+            self._loaded = load_model(directory, request=request, options=options, warm_directory=warm, mirrors=mirrors)
         config = self._loaded.checkpoint.config
         tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
         self._engine = Engine(self._loaded, tokenizer=tokenizer, template=ChatTemplate.from_directory(directory))
@@ -146,6 +159,17 @@ class Opened:
             processor_s=processor_s,
             **counters,
         )
+
+
+@contextmanager
+def without_compiled_lanes() -> Iterator[None]:
+    """Have models that are loaded meanwhile read experts in Python, as where nothing was compiled."""
+    compiled = StoredExperts.native_read
+    StoredExperts.native_read = None  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        StoredExperts.native_read = compiled  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,10 @@ that are compared.
 - draft head: tokens are guessed and verified several at a time, as many as pay.
 - warm start: a fresh engine fills its pool with what earlier runs used most, files not in the page cache.
 - direct reads: experts are read past the page cache.
+- records: experts lie in one piece each, past the page cache.
+- mirror: two directories, here on one disk, share the reads.
+- compiled lanes: compiled threads read experts, where Python's would.
+- vector kernels: products use the processor's vector instructions.
 - native layers: layers are computed by compiled code.
 """
 
@@ -21,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -40,11 +45,13 @@ from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.diagnostics.prompts import PROMPTS
+from slotstream_core.experts.repacking import repack_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COUNTERS = [
     f.name for f in fields(Measured) if f.name not in {"ids", "prompt_tokens", "prefill_s", "decode_s", "processor_s"}
 ]
+COPY = "copy"
 Prompt = str | list[int]
 
 
@@ -89,14 +96,17 @@ def main() -> None:
     directory = options.model or demo_directory()
     values: dict[str, float] = {}
     rows: list[tuple[str, ...]] = []
-    with tempfile.TemporaryDirectory() as warm:
-        mechanisms = all_mechanisms(directory, options, Path(warm))
+    with tempfile.TemporaryDirectory() as room:
+        (Path(room) / "warm").mkdir()
+        mechanisms = all_mechanisms(directory, options, Path(room))
         chosen = options.only or [mechanism.name for mechanism in mechanisms]
         if unknown := set(chosen) - {mechanism.name for mechanism in mechanisms}:
             names = ", ".join(repr(mechanism.name) for mechanism in mechanisms)
             raise SystemExit(f"there is no mechanism {min(unknown)!r}; there are {names}")
         for mechanism in mechanisms:
             if mechanism.name in chosen:
+                if mechanism.name in ("records", "mirror"):
+                    write_copy(directory, Path(room))
                 judge(mechanism, compare(mechanism, options.rounds), values, rows)
     settings = {"model": directory.name, "share": options.share, "tokens": options.tokens, "rounds": options.rounds}
     settings |= {"prompt": options.prompt}
@@ -108,14 +118,26 @@ def main() -> None:
     )
 
 
-def all_mechanisms(directory: Path, options: argparse.Namespace, warm: Path) -> list[Mechanism]:
-    """Return what is compared."""
+def all_mechanisms(directory: Path, options: argparse.Namespace, room: Path) -> list[Mechanism]:
+    """Return what is compared; what some of them keep, or read besides, lies in ``room``."""
     with Checkpoint.open(directory) as checkpoint:
         config = checkpoint.config
     plain = Way(model=str(directory), experts_per_layer=max(1, round(options.share * config.num_experts)))
     half = replace(plain, experts_per_layer=max(1, config.num_experts // 2), fresh=True)
-    texts = [text for group in zip(*TEXTS.values(), strict=True) for text in group]
+    packed = replace(plain, model=str(room / COPY), direct=True)
+    texts = [make(number) for number in range(3) for make in TEXTS.values()]
     tokens: int = options.tokens
+
+    def replies(
+        name: str, on: Way, off: Way = plain, *, native: str | None = None, exact: bool = True, more: int = 1
+    ) -> Mechanism:
+        """Compare replies; ``native`` is what SLOTSTREAM_NATIVE is without the mechanism."""
+        without = {} if native is None else {"SLOTSTREAM_NATIVE": native}
+        asked = texts if more > 1 else PROMPTS
+        return Mechanism(
+            name=name, on=on, off=off, off_environment=without, prompts=asked, tokens=more * tokens, exact=exact
+        )
+
     return [
         Mechanism(
             name="sweep",
@@ -126,27 +148,24 @@ def all_mechanisms(directory: Path, options: argparse.Namespace, warm: Path) -> 
             tokens=2,
             timed="prompt",
         ),
-        Mechanism(name="lookahead", on=replace(plain, lookahead="on"), off=plain, prompts=PROMPTS, tokens=tokens),
-        Mechanism(name="draft head", on=replace(plain, mtp="auto"), off=plain, prompts=texts, tokens=2 * tokens),
-        Mechanism(
-            name="warm start",
-            on=replace(half, warm_directory=str(warm)),
-            off=half,
-            prompts=PROMPTS,
-            tokens=tokens,
-            timed="both",
-        ),
-        Mechanism(name="direct reads", on=replace(plain, direct=True), off=plain, prompts=PROMPTS, tokens=tokens),
-        Mechanism(
-            name="native layers",
-            on=plain,
-            off=plain,
-            off_environment={"SLOTSTREAM_NATIVE": "0"},
-            prompts=PROMPTS,
-            tokens=tokens,
-            exact=False,
-        ),
+        replies("lookahead", replace(plain, lookahead="on")),
+        replies("draft head", replace(plain, mtp="auto"), more=2),
+        replace(replies("warm start", replace(half, warm_directory=str(room / "warm")), half), timed="both"),
+        replies("direct reads", replace(plain, direct=True)),
+        replies("records", packed, replace(packed, records="off")),
+        replies("mirror", replace(plain, mirror=str(room / COPY))),
+        replies("compiled lanes", plain, replace(plain, python_lanes=True)),
+        replies("vector kernels", plain, native="scalar", exact=False),
+        replies("native layers", plain, native="0", exact=False),
     ]
+
+
+def write_copy(directory: Path, room: Path) -> None:
+    """Copy a checkpoint, and write the copy's experts as records, unless that was done."""
+    copy = room / COPY
+    if not copy.exists():
+        shutil.copytree(directory, copy)
+        repack_checkpoint(copy)
 
 
 def random_prompts(config: Qwen4ExpConfig, length: int) -> list[Prompt]:

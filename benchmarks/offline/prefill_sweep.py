@@ -27,6 +27,8 @@ from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.experts import ExpertLayout, StoredExperts, StreamedExperts, choose_lanes
 from slotstream_core.experts.layout import trunk_modules
+from slotstream_core.experts.packed import find_repacked
+from slotstream_core.experts.repacking import repack_checkpoint
 from slotstream_core.experts.sweeping import SweepOptions
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
 from slotstream_core.models.registry import build_model
@@ -60,6 +62,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
     parser.add_argument("--wide-layers", type=int, help="a synthetic checkpoint of the published widths instead")
     parser.add_argument("--wide-experts", type=int, default=512, help="experts a layer of that")
+    parser.add_argument("--repacked", action="store_true", help="write its experts as records, too, and read those")
     parser.add_argument("--directory", type=Path, help="where to write that (default: the temporary directory)")
     parser.add_argument("--share", type=float, default=0.25, help="of the experts, in slots")
     parser.add_argument("--pass-tokens", type=int, default=256)
@@ -70,7 +73,7 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as opened:
         directory = options.model or wide_checkpoint(
-            opened, options.wide_layers, options.wide_experts, options.directory
+            opened, options.wide_layers, options.wide_experts, options.directory, repacked=options.repacked
         )
         builds = open_builds(opened, directory or demo_directory(), share=options.share, direct=options.direct)
         readings = measure(builds, [options.pass_tokens] * options.passes, rounds=options.rounds)
@@ -110,6 +113,7 @@ def main() -> None:
         "passes": options.passes,
         "rounds": options.rounds,
         "direct": int(options.direct),
+        "repacked": int(options.repacked),
     }
     name = "prefill_sweep" if directory is None else "prefill_sweep_wide"
     report(
@@ -119,12 +123,17 @@ def main() -> None:
     )
 
 
-def wide_checkpoint(opened: ExitStack, layers: int | None, experts: int, parent: Path | None) -> Path | None:
+def wide_checkpoint(
+    opened: ExitStack, layers: int | None, experts: int, parent: Path | None, *, repacked: bool
+) -> Path | None:
     """Write a synthetic checkpoint that is removed at the end; None when none is asked for."""
     if layers is None:
         return None
     directory = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=parent))) / "wide"
-    return write_synthetic(directory, {**widths(layers), "num_experts": experts}, 0, bits=4)
+    write_synthetic(directory, {**widths(layers), "num_experts": experts}, 0, bits=4)
+    if repacked:
+        repack_checkpoint(directory)
+    return directory
 
 
 def open_builds(opened: ExitStack, directory: Path, *, share: float, direct: bool) -> list[Build]:
@@ -141,7 +150,8 @@ def open_builds(opened: ExitStack, directory: Path, *, share: float, direct: boo
     for name, sweeping, read in ways:
         checkpoint = opened.enter_context(Checkpoint.open(directory))
         modules = trunk_modules(checkpoint.config.num_hidden_layers)
-        layout = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
+        stacked = ExpertLayout.from_checkpoint(checkpoint, modules, float_name=backend.float_name)
+        layout = find_repacked(directory, stacked, "trunk") or stacked
         source = opened.enter_context(StoredExperts(layout, direct=direct))
         slots = int(layout.record_count * share)
         experts = opened.enter_context(StreamedExperts(source, slot_count=slots, lane_count=lanes, sweeping=sweeping))

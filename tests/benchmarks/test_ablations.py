@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.offline.ablation_engine import Measured, Opened, Way
-from benchmarks.offline.ablations import Mechanism, judge
+from benchmarks.offline.ablations import COPY, Mechanism, judge, write_copy
 from slotstream_core.experts.sources import close_files, open_past_cache
 from slotstream_core.testing import write_tiny_model
 
@@ -32,7 +32,15 @@ def test_every_way_gives_the_same_ids_and_its_own_counters(way: Way, tmp_path: P
     warm = replace(way, warm_directory=str(tmp_path))
     answered(warm)
     warmed = answered(warm)
-    assert plain.ids == ahead.ids == direct.ids == warmed.ids
+    write_copy(Path(way.model), tmp_path)
+    packed = replace(way, model=str(tmp_path / COPY))
+    others = [
+        packed,
+        replace(packed, records="off"),
+        replace(way, mirror=packed.model),
+        replace(way, python_lanes=True),
+    ]
+    assert {plain.ids} == {ahead.ids, direct.ids, warmed.ids, *(answered(other).ids for other in others)}
     assert ahead.ahead_records > plain.ahead_records == 0
     assert warmed.warmed > plain.warmed == 0
     assert plain.requests > 0

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -267,6 +268,31 @@ def test_a_layer_refuses_matrices_that_do_not_fit_and_arrays_of_another_shape() 
             _native.advance_delta(layer, library.handle, x, x, x, x, None, x, x, x, np.zeros((3, 2), np.int32), x)
         with pytest.raises(ValueError, match="no pool"):
             _native.enter(layer, 0, x, np.zeros(36, np.float32), injection)
+
+
+def test_compiled_reads_bring_the_rows_that_python_reads_and_leave_it_what_they_cannot_read(checkpoint: Path) -> None:
+    with open_model(checkpoint) as model:
+        table = next(iter(model._ngrams.values()))._table
+        rows = np.arange(0, 5 * table.row_count, 7, dtype=np.int64) % table.row_count
+        calls: list[int] = []
+
+        def counted(*arguments: Any) -> int:
+            calls.append(_native.read_rows(*arguments))
+            return calls[-1]
+
+        def read(compiled: Callable[..., int]) -> npt.NDArray[np.uint8]:
+            table.read_with(compiled)
+            out = np.zeros((len(rows), table.row_bytes), np.uint8)
+            table.read(rows, out)
+            return out
+
+        expected = read(lambda *_: 0)
+        assert expected.any()
+        assert np.array_equal(read(counted), expected)
+        assert calls == [len(rows)]
+        table._places[-1, :, 1] += 1 << 40  # behind the end of the file
+        assert np.array_equal(read(counted), expected)
+        assert calls[-1] == 0
 
 
 def test_the_rows_of_one_token_are_those_it_has_among_others() -> None:

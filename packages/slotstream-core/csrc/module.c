@@ -7,6 +7,9 @@
  * are contiguous. Sizes are read from the arrays and checked against each other: a mismatch is a ValueError, and
  * nothing is read or written outside an array. The interpreter's lock is released where the work is worth it.
  */
+#include <errno.h>
+#include <unistd.h>
+
 #include "arrays.h"
 #include "layer_module.h"
 #include "many_rows.h"
@@ -473,6 +476,52 @@ static PyObject *py_expert_pairs(PyObject *self, PyObject *const *args, Py_ssize
     return finish(&call);
 }
 
+/* Whether `bytes` from an offset came in full. */
+static int read_fully(int fd, char *to, int64_t bytes, int64_t offset) {
+    while (bytes > 0) {
+        ssize_t got = pread(fd, to, (size_t)bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return 0;
+        to += got, bytes -= got, offset += got;
+    }
+    return 1;
+}
+
+/* read_rows(places int64 [rows, pieces, 2], widths int64 [pieces], out uint8 [rows, sum of the widths]): pieces of a row,
+ * each at a descriptor and an offset, one after another -> how many rows came before the first that did not */
+static PyObject *py_read_rows(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "read_rows", count, 3)) return NULL;
+    int64_t numbers = 0, pieces_count = 0, width = 0, rows = 0, done = 0;
+    const int64_t *places = wide_array(&call, args[0], "qlQL", &numbers, 0);
+    const int64_t *widths = wide_array(&call, args[1], "qlQL", &pieces_count, 0);
+    Py_buffer *out = acquire(&call, args[2], PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    require(&call, call.failed || (out->itemsize == 1 && pieces_count > 0 && numbers % (2 * pieces_count) == 0),
+            "the places are not those of whole rows");
+    for (int64_t k = 0; !call.failed && k < pieces_count; k++) {
+        require(&call, widths[k] > 0 && widths[k] <= out->len, "a piece is empty, or larger than the room for it");
+        if (!call.failed) width += widths[k];
+    }
+    if (!call.failed) rows = numbers / (2 * pieces_count);
+    require(&call, call.failed || times(&call, rows, width) == out->len, "there is not room for every row");
+    keep_apart(&call);
+    if (!call.failed) {
+        char *to = out->buf;
+        Py_BEGIN_ALLOW_THREADS
+        for (int whole = 1; whole && done < rows; done += whole)
+            for (int64_t k = 0; whole && k < pieces_count; to += widths[k++]) {
+                const int64_t *place = places + 2 * (done * pieces_count + k);
+                whole = place[0] >= 0 && place[0] <= INT32_MAX && read_fully((int)place[0], to, widths[k], place[1]);
+            }
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *none = finish(&call);
+    if (none == NULL) return NULL;
+    Py_DECREF(none);
+    return PyLong_FromLongLong(done);
+}
+
 /* is_narrow(matrix): whether a product with it stays on the calling thread */
 static PyObject *py_is_narrow(PyObject *self, PyObject *matrix) {
     (void)self;
@@ -513,7 +562,7 @@ static PyMethodDef methods[] = {
     FAST(rms_norm),   FAST(mix_streams), FAST(inject), FAST(silu),  FAST(sigmoid), FAST(silu_multiply),
     FAST(gate),       FAST(convolve),    FAST(delta),  FAST(norm_rotate), FAST(attend), FAST(route),
     FAST(combine),    FAST(ngram_gate),  FAST(multiply), FAST(experts), FAST(read_streams),
-    FAST(score_blocks), FAST(expert_pairs), FAST(multiply_many), FAST(attend_rows),
+    FAST(score_blocks), FAST(expert_pairs), FAST(multiply_many), FAST(attend_rows), FAST(read_rows),
     WHOLE(layer),     WHOLE(enter),      WHOLE(leave), WHOLE(advance_delta), WHOLE(shared), WHOLE(join_experts),
     WHOLE(join_outputs), WHOLE(advance_attention), WHOLE(join_inputs), WHOLE(guess),
     WHOLE(residency), WHOLE(grant),      WHOLE(fetch), WHOLE(let_go), WHOLE(forecast),

@@ -494,6 +494,13 @@ def fetch(m: Maker) -> list[Any]:
     return [reading.books, m.pool, m.random.randrange(reading.layers), ids, slots]
 
 
+def read_rows(m: Maker) -> list[Any]:
+    rows, widths = m.up_to(5, 0), m.numbers.integers(1, 9, m.up_to(3))
+    places = np.zeros((rows, len(widths), 2), np.int64)
+    places[:, :, 0] = m.zeros
+    return [places, widths.astype(np.int64), np.ones((rows, int(widths.sum())), np.uint8)]
+
+
 def can_fetch(m: Maker) -> list[Any]:
     return [Reading(m, fetches=m.random.random() < 0.5).books]
 
@@ -646,7 +653,7 @@ RECIPES: dict[str, Callable[[Maker], list[Any]]] = {
             is_narrow,
             choose,
         ),
-        *(advance_attention, join_inputs, guess, join_outputs, fetch, can_fetch),
+        *(advance_attention, join_inputs, guess, join_outputs, fetch, can_fetch, read_rows),
         *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, let_go, forecast),
         *(tickets, list_tickets, settle_tickets, finish_dropped, drop_tickets, read_ahead, foresee, requested, redeem),
     )

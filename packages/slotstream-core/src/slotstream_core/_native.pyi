@@ -117,6 +117,18 @@ def expert_pairs(
         out: [rows * top, hidden].
     """
 
+def read_rows(places: npt.NDArray[np.int64], widths: npt.NDArray[np.int64], out: npt.NDArray[np.uint8], /) -> int:
+    """Read rows that consist of pieces, one `pread` a piece.
+
+    Args:
+        places: Descriptor and offset of every piece, [rows, pieces, 2].
+        widths: Bytes of each piece, [pieces].
+        out: [rows, bytes]: the pieces one after another.
+
+    Returns:
+        How many rows came in full, before the first that did not.
+    """
+
 def read_streams(
     pool: int,
     down: int,

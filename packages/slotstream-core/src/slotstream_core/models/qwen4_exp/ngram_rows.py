@@ -7,7 +7,7 @@ request are read by several threads at once, and the packed bytes are kept first
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -29,6 +29,10 @@ ROWS_PER_LANE: Final = 16
 _DTYPES: Final = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16, "U32": mx.uint32}
 
 _FLOAT_BYTES: Final = {"F32": 4, "BF16": 2, "F16": 2}
+
+
+ReadRows = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]], int]
+"""`slotstream_core._native.read_rows`."""
 
 
 class RowReader(Protocol):
@@ -79,6 +83,9 @@ class NgramTable:
         self._group_size = quantization.group_size if quantization else 0
         parts = ("weight", "scales", "biases") if quantization else ("weight",)
         self._pieces = tuple(_piece(checkpoint, shards, part) for part in parts)
+        self._places = np.array([[file[:2] for file in piece.files] for piece in self._pieces], np.int64)
+        self._widths = np.array([piece.row_bytes for piece in self._pieces], np.int64)
+        self._read_rows: ReadRows | None = None
         self._starts = np.cumsum([0] + [checkpoint.tensors[f"{shard}.weight"].shape[0] for shard in shards])
 
     @property
@@ -91,6 +98,10 @@ class NgramTable:
         """Bytes of one packed row, its pieces one after another."""
         return sum(piece.row_bytes for piece in self._pieces)
 
+    def read_with(self, read_rows: ReadRows) -> None:
+        """Let compiled code read from now on."""
+        self._read_rows = read_rows
+
     def read(self, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
         """See `RowReader.read`.
 
@@ -100,7 +111,13 @@ class NgramTable:
         """
         shards = np.searchsorted(self._starts, rows, side="right") - 1
         locals_ = rows - self._starts[shards]
-        for shard, row, target in zip(shards.tolist(), locals_.tolist(), out, strict=True):
+        done = 0
+        if self._read_rows is not None:
+            places = np.ascontiguousarray(self._places[:, shards].transpose(1, 0, 2))
+            places[:, :, 1] += locals_[:, None] * self._widths
+            done = self._read_rows(places, self._widths, out)
+        # where compiled code did not get on, this says what is wrong
+        for shard, row, target in zip(shards[done:].tolist(), locals_[done:].tolist(), out[done:], strict=True):
             view = memoryview(target)
             start = 0
             for piece in self._pieces:

@@ -36,6 +36,7 @@ class EagerNgram(NgramLayer):
         self._eager = weights.eager_host()
         self._eps = config.rms_norm_eps
         self._record = self._table.record_layout()
+        self._table.read_with(pieces.read_rows)
         self._maps = EagerMaps(self._projections, self._eager)
         self._taps = np.ascontiguousarray(np.asarray(self._kernel))
         self._key_weight, self._query_weight, self._conv_weight = (
