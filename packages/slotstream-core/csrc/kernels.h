@@ -4,7 +4,7 @@
 
 #include "slotstream_native.h"
 
-#define SS_ROW_BLOCK 8 /* rows of activations that share one unpacking of the weights */
+#define SS_ROW_BLOCK 8 /* rows of activations that a kernel takes at once, at most */
 
 /* One matrix of a stack. */
 typedef struct ss_member {

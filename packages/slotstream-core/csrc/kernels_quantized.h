@@ -1,9 +1,10 @@
-/* Products of quantised matrices: one row of activations, or several that share the unpacking.
+/* Products of quantised matrices: one row of activations, or two to four that share the unpacking.
  * Part of kernels_template.h.
  */
 #ifndef SLOTSTREAM_KERNELS_QUANTIZED_H
 #define SLOTSTREAM_KERNELS_QUANTIZED_H
 
+#define PAIR 2
 #define GROUPS_AT_ONCE 512 /* scales of a row kept as floats on the stack */
 
 /* Scales of PANEL or fewer rows as floats, from group `first` on. */
@@ -38,7 +39,7 @@ INLINE vf bias_sum(const ss_member *m, int64_t row, int64_t first, int64_t count
 }
 
 /* Words of the last, incomplete block, zeros after them. */
-INLINE vi load_tail(const char *at, int64_t words) {
+static __attribute__((noinline)) vi load_tail(const char *at, int64_t words) {
     int32_t buffer[LANES] = {0};
     memcpy(buffer, at, (size_t)words * 4);
     return load_words((const char *)buffer);
@@ -134,131 +135,121 @@ INLINE void single(const ss_member *m, int64_t row, int panel, int bits, int gro
     finish(total, biases, panel, x, y);
 }
 
-/* `rows` rows of activations against the unpacked fields of one step. */
-INLINE void step(const vf *fields, int64_t count, const float *const *values, int rows, const vf *scale,
-                 vf (*total)[PANEL]) {
-    vf sum[4][PANEL];
-#pragma GCC unroll 4
+/* Before and after the products of `few`. Not inlined: they are the same for every layout, and eighteen copies more than
+ * double what a compiler takes under sanitizers. */
+static __attribute__((noinline)) void begin_few(const ss_member *m, int64_t row, int64_t first, int64_t count,
+                                                const ss_prepared *const *x, int rows, float *buffer,
+                                                const float **scales, vf (*biases)[PAIR]) {
+    if (first == 0) prefetch_scales(m, row, PAIR);
+    widen_scales(m, row, PAIR, first, count, buffer, scales);
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int i = 0; i < PANEL; i++) sum[r][i] = (vf){0};
-    for (int64_t v = 0; v < count; v++) {
-        vf value[4];
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) value[r] = load(values[r] + v * LANES);
-#pragma GCC unroll 4
-        for (int i = 0; i < PANEL; i++) {
-            vf weight = fields[v * PANEL + i];
-            if (rows > 1) KEEP(weight);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) sum[r][i] = FMA(weight, value[r], sum[r][i]);
-        }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int i = 0; i < PANEL; i++) total[r][i] = FMA(scale[i], sum[r][i], total[r][i]);
+        for (int i = 0; i < PAIR; i++) biases[r][i] = bias_sum(m, row + i, first, count, x[r]->sums, biases[r][i]);
+}
+static __attribute__((noinline)) void finish_few(vf (*total)[PAIR], vf (*biases)[PAIR], int64_t row,
+                                                 const ss_prepared *const *x, int rows, float *const *y) {
+    for (int r = 0; r < rows; r++) finish(total[r], biases[r], PAIR, x[r], y[r] + row);
 }
 
-/* Not inlined: they are the same for every layout. */
-#define STEP(rows)                                                                                                \
-    static __attribute__((noinline)) void step_##rows(const vf *fields, int64_t count, const float *const *values,   \
-                                                      const vf *scale, vf (*total)[PANEL]) {                       \
-        step(fields, count, values, rows, scale, total);                                                          \
-    }
-STEP(1)
-STEP(2)
-STEP(3)
-#if ROWS_AT_ONCE == 4
-STEP(4)
-#endif
-
-INLINE void step_rows(const vf *fields, int64_t count, const float *const *values, int rows, const vf *scale,
-                      vf (*total)[PANEL]) {
-    int r = 0;
-    while (r < rows) {
-        int left = rows - r;
-#if ROWS_AT_ONCE == 4
-        if (left >= 4) {
-            step_4(fields, count, values + r, scale, total + r), r += 4;
-            continue;
-        }
-#endif
-        if (left >= 3 && left != 4) {
-            step_3(fields, count, values + r, scale, total + r), r += 3;
-        } else if (left >= 2) {
-            step_2(fields, count, values + r, scale, total + r), r += 2;
-        } else {
-            step_1(fields, count, values + r, scale, total + r), r += 1;
-        }
-    }
-}
-
-/* Two to SS_ROW_BLOCK rows of activations against PANEL rows of the matrix, of which `panel` exist. */
-INLINE void several(const ss_member *m, int64_t row, int panel, int bits, int group, const ss_prepared *const *x,
-                    int rows, float *const *y) {
+/* Two to four rows of activations against PAIR rows of the matrix: a field is made once, in a register, and used by all
+ * of them. Sixteen registers hold eight sums and what they are made of. */
+INLINE void few(const ss_member *m, int64_t row, int bits, int group, const ss_prepared *const *x, int rows,
+                float *const *y) {
     const int fields = 32 / bits, block = fields * LANES;
     const int parts = block > group ? block / group : 1;
     const int blocks = group > block ? group / block : 1;
     const int64_t groups = m->columns / group, ahead = prefetch_distance(m);
     float buffer[PANEL * GROUPS_AT_ONCE];
     const float *scales[PANEL];
-    vf total[SS_ROW_BLOCK][PANEL], biases[SS_ROW_BLOCK][PANEL];
-    memset(total, 0, (size_t)rows * sizeof total[0]);
-    memset(biases, 0, (size_t)rows * sizeof biases[0]);
-    prefetch_scales(m, row, panel);
-    vf unpacked[128 / LANES * PANEL]; /* neither block nor group exceeds 128 columns */
-    if (panel < PANEL) memset(unpacked, 0, sizeof unpacked);
-    vf scale[PANEL];
-    for (int i = 0; i < PANEL; i++) scale[i] = (vf){0};
+    vf total[4][PAIR], biases[4][PAIR];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < PAIR; i++) total[r][i] = biases[r][i] = (vf){0};
     for (int64_t first = 0; first < groups; first += GROUPS_AT_ONCE) {
         const int64_t count = groups - first < GROUPS_AT_ONCE ? groups - first : GROUPS_AT_ONCE;
-        widen_scales(m, row, panel, first, count, buffer, scales);
-        for (int r = 0; r < rows; r++)
-            for (int i = 0; i < panel; i++)
-                biases[r][i] = bias_sum(m, row + i, first, count, x[r]->sums, biases[r][i]);
-        const char *words[PANEL];
-        for (int i = 0; i < panel; i++)
-            words[i] = m->weight + (row + i) * m->weight_stride + first * group * bits / 8;
-        const float *values[SS_ROW_BLOCK];
+        begin_few(m, row, first, count, x, rows, buffer, scales, biases);
+        const char *words[PAIR];
+#pragma GCC unroll 4
+        for (int i = 0; i < PAIR; i++) words[i] = m->weight + (row + i) * m->weight_stride + first * group * bits / 8;
+        const float *values[4];
+#pragma GCC unroll 4
         for (int r = 0; r < rows; r++) values[r] = x[r]->values + first * group;
         for (int64_t g = 0; g < count; g += parts) {
             const int whole = parts == 1 || g + parts <= count;
-            for (int i = 0; i < panel; i++) {
-                for (int b = 0; b < blocks; b++) {
+            vf sum[4][PAIR];
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+                for (int i = 0; i < PAIR; i++) sum[r][i] = (vf){0};
+            for (int b = 0; b < blocks; b++) {
+                vi packed[PAIR];
+#pragma GCC unroll 4
+                for (int i = 0; i < PAIR; i++) {
                     __builtin_prefetch(words[i] + ahead);
-                    vi packed = whole ? load_words(words[i]) : load_tail(words[i], (count - g) * group * bits / 32);
+                    packed[i] = whole ? load_words(words[i]) : load_tail(words[i], (count - g) * group * bits / 32);
                     words[i] += LANES * 4;
-#pragma GCC unroll 8
-                    for (int j = 0; j < fields; j++) unpacked[(b * fields + j) * PANEL + i] = field(packed, bits, j);
                 }
+#pragma GCC unroll 8
+                for (int j = 0; j < fields; j++) {
+                    vf weight[PAIR];
+#pragma GCC unroll 4
+                    for (int i = 0; i < PAIR; i++) {
+                        weight[i] = field(packed[i], bits, j);
+                        KEEP(weight[i]);
+                    }
+#pragma GCC unroll 4
+                    for (int r = 0; r < rows; r++) {
+                        vf value = load(values[r] + j * LANES);
+#pragma GCC unroll 4
+                        for (int i = 0; i < PAIR; i++) sum[r][i] = FMA(weight[i], value, sum[r][i]);
+                    }
+                }
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) values[r] += block;
+            }
+#pragma GCC unroll 4
+            for (int i = 0; i < PAIR; i++) {
+                vf scale;
                 if (whole) {
-                    scale[i] = scale_lanes(scales[i] + g, parts);
+                    scale = scale_lanes(scales[i] + g, parts);
                 } else {
                     float last[4] = {0};
                     for (int64_t p = 0; g + p < count; p++) last[p] = scales[i][g + p];
-                    scale[i] = scale_lanes(last, parts);
+                    scale = scale_lanes(last, parts);
                 }
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) total[r][i] = FMA(scale, sum[r][i], total[r][i]);
             }
-            step_rows(unpacked, blocks * fields, values, rows, scale, total);
-            for (int r = 0; r < rows; r++) values[r] += blocks * block;
         }
     }
-    for (int r = 0; r < rows; r++)
-        if (panel == PANEL) finish(total[r], biases[r], PANEL, x[r], y[r] + row);
-        else finish(total[r], biases[r], panel, x[r], y[r] + row);
+    finish_few(total, biases, row, x, rows, y);
+}
+
+/* Two to SS_ROW_BLOCK rows of activations against PAIR rows of the matrix. */
+INLINE void pair_of_rows(const ss_member *m, int64_t row, int bits, int group, const ss_prepared *const *x, int count,
+                         float *const *y) {
+    int r = 0;
+    while (r < count) {
+        const int left = count - r; /* never 1: five are three and two */
+        if (left == 2) {
+            few(m, row, bits, group, x + r, 2, y + r), r += 2;
+        } else if (left == 3 || left == 5) {
+            few(m, row, bits, group, x + r, 3, y + r), r += 3;
+        } else {
+            few(m, row, bits, group, x + r, 4, y + r), r += 4;
+        }
+    }
 }
 
 INLINE void quantized_rows(const ss_member *m, int64_t begin, int64_t end, int bits, int group,
                            const ss_prepared *const *x, int count, float *const *y) {
     int64_t row = begin;
-    if (count == 1) {
+    if (count > 1)
+        for (; row + PAIR <= end; row += PAIR) pair_of_rows(m, row, bits, group, x, count, y);
+    else
         for (; row + PANEL <= end; row += PANEL) single(m, row, PANEL, bits, group, x[0], y[0] + row);
-        for (; row < end; row++) single(m, row, 1, bits, group, x[0], y[0] + row);
-        return;
-    }
-    for (; row < end; row += PANEL)
-        several(m, row, end - row < PANEL ? (int)(end - row) : PANEL, bits, group, x, count, y);
+    for (; row < end; row++)
+        for (int r = 0; r < count; r++) single(m, row, 1, bits, group, x[r], y[r] + row);
 }
 
 /* One function a layout, so that the compiler sees its numbers. */
