@@ -138,6 +138,20 @@ def test_any_order_of_forecasts_and_requests_leaves_the_books_as_python_does(sto
         assert min(stats.failed_records, stats.hits, stats.misses, stats.evictions) > 0
 
 
+def test_logits_that_are_no_numbers_are_ranked_as_python_ranks_them(stored: ExpertFile) -> None:
+    rng = np.random.default_rng(5)
+    values = np.array([np.nan, -np.nan, -np.inf, np.inf, -1.0, 0.0, -0.0, 1.0], np.float32)
+    limits = AheadLimits(reserved=6, in_flight=6, spare=0)
+    with ExitStack() as opened:
+        twins = [Twin(opened, source(stored.layout())) for source in (ScriptedSource, Wandering)]
+        assert [type(twin.pool._tickets) for twin in twins] == [CompiledTickets, Tickets]
+        for _ in range(100):
+            logits = rng.choice(values, (2, EXPERTS))
+            both([twin.foresee(1, 0, logits, limits) for twin in twins])
+            for twin in twins:
+                twin.pool.drop_tickets()
+
+
 def test_the_slots_of_reads_under_way_outlive_a_pool_that_is_gone(stored: ExpertFile) -> None:
     source = ScriptedSource(stored.layout())
     with ExitStack() as opened:

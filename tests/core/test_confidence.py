@@ -14,6 +14,11 @@ def test_experts_are_ranked_by_their_logits_in_every_row() -> None:
     assert rank_experts(logits, 6).tolist() == [[4, 3, 2, 5, 1, 0], [0, 5, 4, 3, 2, 1]]
 
 
+def test_what_is_no_number_is_ranked_after_every_number() -> None:
+    logits = np.array([[np.nan, -np.inf, 1.0, np.nan, -np.inf, np.inf]], np.float32)
+    assert rank_experts(logits, 6).tolist() == [[5, 2, 1, 4, 0, 3]]
+
+
 def test_before_anything_is_learned_the_ranks_that_would_be_chosen_are_believed() -> None:
     confidence = RankConfidence(ranks=5, top=3)
     assert confidence.believed(np.array([[8, 6, 4, 2, 0]]), least=0.5) == [8, 6, 4]

@@ -223,22 +223,20 @@ int64_t ss_read_ahead(ss_tickets *t, int64_t layer, const int32_t *ids, int64_t 
     return issued;
 }
 
-/* The `ranks` best experts of a row, best first, lower ids first among equals; what is no number comes last. */
+/* Whether a logit comes before another: the larger one, and what is no number after every number. */
+static int comes_before(float logit, float other) { return logit > other || (isnan(other) && !isnan(logit)); }
+
+/* The `ranks` best experts of a row, best first, lower ids first among equals. */
 static void rank(const float *logits, int64_t experts, int32_t *ranked, int64_t ranks) {
     int64_t kept = 0;
     for (int64_t expert = 0; expert < experts; expert++) {
-        float value = isnan(logits[expert]) ? -INFINITY : logits[expert];
+        float logit = logits[expert];
         if (kept == ranks) {
-            float last = logits[ranked[kept - 1]];
-            if (!(value > (isnan(last) ? -INFINITY : last))) continue;
+            if (!comes_before(logit, logits[ranked[kept - 1]])) continue;
             kept--;
         }
         int64_t at = kept++;
-        for (; at > 0; at--) {
-            float other = logits[ranked[at - 1]];
-            if (!(value > (isnan(other) ? -INFINITY : other))) break;
-            ranked[at] = ranked[at - 1];
-        }
+        for (; at > 0 && comes_before(logit, logits[ranked[at - 1]]); at--) ranked[at] = ranked[at - 1];
         ranked[at] = (int32_t)expert;
     }
 }

@@ -65,6 +65,6 @@ class RankConfidence:
 def rank_experts(logits: Logits, count: int) -> Ids:
     """Return the `count` experts with the largest logits of every row, largest first, [rows, count].
 
-    Of equal ones the lower id comes first.
+    Of equal ones the lower id comes first; what is no number comes after every number.
     """
     return np.argsort(-logits, axis=1, kind="stable")[:, :count].astype(np.int32)
