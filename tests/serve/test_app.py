@@ -6,7 +6,9 @@ import threading
 import pytest
 
 from slotstream_core.errors import ExpertReadError, TemplateError
+from slotstream_serve.limits import MOST_SURROGATES, parse_json_object
 from slotstream_serve.serving import ServableEngine
+from slotstream_serve.settings import Limits
 from slotstream_serve.testing import Fault, Hold, ScriptedEngine, tool_call
 from tests.serve.conftest import ask, plain_app, service_of, sse_events
 
@@ -116,6 +118,19 @@ def test_lone_surrogates_become_replacement_characters(hello: ScriptedEngine) ->
     response = ask(plain_app(hello), "POST", "/plain", content=b'{"text": "a\\ud800b \\ud83d\\ude00"}')
     assert response.status_code == 200
     assert "a\ufffdb \U0001f600" in hello.requests[0].prompt
+
+
+def test_more_lone_surrogates_than_any_text_has_are_refused_before_they_cost_anything(hello: ScriptedEngine) -> None:
+    app = plain_app(hello)
+    most = b"\\ud800" * (MOST_SURROGATES // 2)
+    body = b'{"text": "%s", "more": ["\\ud83d\\ude00%s"]%s}'
+    names = b', "\\udc00": 1'
+    assert parse_json_object(body % (most, most, b""), Limits())["more"][0].startswith("\U0001f600\ufffd")
+    refused = ask(app, "POST", "/plain", content=body % (most, most, names))
+    assert refused.status_code == 400
+    assert refused.json()["plain_error"]["message"] == (
+        "request body has more than 65,536 lone surrogates; send text as UTF-8"
+    )
 
 
 def test_a_wrong_field_is_refused_and_the_next_request_answered(hello: ScriptedEngine) -> None:

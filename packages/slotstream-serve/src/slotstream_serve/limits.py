@@ -24,6 +24,10 @@ VALUE_MARKS = (b",", b":", b"[", b"{")
 COUNTED_AT_ONCE = 64 * 2**10
 """Bytes that are split into strings and the rest between them, which takes many times their size."""
 SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""In parsed JSON only lone ones are left."""
+MOST_SURROGATES = 2**16
+"""Replacing one takes as long as parsing a hundred characters, so a body of nothing else would take seconds."""
 
 
 class ClientGone(ServeError):
@@ -156,7 +160,8 @@ def parse_json_object(body: bytes, limits: Limits) -> JsonObject:
     """Return the JSON object of a body.  Lone surrogates, which no tokenizer takes, become U+FFFD.
 
     Raises:
-        Refused: It has too many values, which take up to forty times their text, is not JSON, or not an object.
+        Refused: It has too many values, which take up to forty times their text, or too many lone surrogates, is not
+            JSON, or not an object.
     """
     if has_more_values(body, limits.body_values):
         message = f"request body has more than {limits.body_values:,} values and names; send less input"
@@ -169,7 +174,7 @@ def parse_json_object(body: bytes, limits: Limits) -> JsonObject:
     if not isinstance(value, dict):
         raise invalid("invalid JSON body: it must be an object")
     if SURROGATE_ESCAPE.search(text):
-        value = _without_surrogates(value)
+        value = _Surrogates(MOST_SURROGATES).replaced(value)
     found: JsonObject = value
     return found
 
@@ -192,14 +197,34 @@ def has_more_values(body: bytes, most: int) -> bool:
     return False
 
 
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    return value
+class _Surrogates:
+    """Puts U+FFFD in the place of lone surrogates.
+
+    Args:
+        most: How many it takes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._left = most
+
+    def replaced(self, value: Any) -> Any:
+        """Return a JSON value without any, in names and at any depth.
+
+        Raises:
+            Refused: There are too many.
+        """
+        if isinstance(value, str):
+            text, count = SURROGATE.subn("\ufffd", value, count=self._left + 1)
+            self._left -= count
+            if self._left < 0:
+                raise invalid(f"request body has more than {self._most:,} lone surrogates; send text as UTF-8")
+            return text
+        if isinstance(value, list):
+            return [self.replaced(item) for item in value]
+        if isinstance(value, dict):
+            return {self.replaced(key): self.replaced(item) for key, item in value.items()}
+        return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
