@@ -1,6 +1,5 @@
 """`slotstream repack` from the command line."""
 
-import fcntl
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +9,8 @@ from click.testing import CliRunner
 
 from slotstream_cli import locking
 from slotstream_cli.main import main
-from slotstream_core import testing
+from slotstream_core import load, testing
+from slotstream_core.checkpoint.claiming import not_in_use
 
 
 @pytest.fixture
@@ -114,19 +114,22 @@ def test_move_and_undo_say_what_they_did_and_replies_stay(model: Path, tmp_path:
     assert {path.name: path.read_bytes() for path in model.glob("*.safetensors")} == before
 
 
-def test_nothing_is_moved_while_a_large_model_runs(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = tmp_path / "lock"
-    monkeypatch.setattr(locking, "lock_file", lambda: lock)
-    monkeypatch.setattr(locking, "needs_lock", lambda directory, large_bytes: True)
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+def test_nothing_is_moved_while_the_model_is_loaded_however_small_it_is(model: Path) -> None:
+    assert not locking.needs_lock(model)
+    with load(model):
         for way in ("--move", "--undo"):
+            (model / "experts").mkdir(exist_ok=way == "--undo")
             result = CliRunner().invoke(main, ["repack", str(model), way])
             assert result.exit_code == 1
-            assert "another Slotstream model process is running" in result.stderr
-    assert not (model / "experts").exists()
+            assert f"{model} is in use; end what runs it first" in result.stderr
+            (model / "experts").rmdir()
+
+
+def test_no_model_is_loaded_while_its_experts_are_moved(model: Path) -> None:
+    with not_in_use(model):
+        result = CliRunner().invoke(main, ["run", "--model", str(model), "--max-tokens", "1", "--prompt", "a"])
+    assert result.exit_code == 1
+    assert f"the experts of {model} are being moved; wait for that to end" in result.stderr
 
 
 def test_moved_experts_count_for_the_model_lock(model: Path) -> None:

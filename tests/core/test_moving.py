@@ -116,6 +116,24 @@ def test_moving_takes_no_more_room_and_undoing_gives_every_file_back_bit_for_bit
     assert not (model / MOVED_NAME).exists()
 
 
+def test_owner_and_permissions_of_shards_are_kept_and_are_their_records_too(model: Path) -> None:
+    owner = (os.getuid(), os.getgid()) if os.getuid() else (1234, 2345)  # root can give files away
+    for path in (model, *model.iterdir()):
+        os.chown(path, *owner)
+        path.chmod(0o770 if path.is_dir() else 0o660)
+
+    def owners(of: Path) -> set[tuple[int, int, int]]:
+        stats = [path.stat() for path in of.rglob("*") if path.is_file()]
+        return {(each.st_uid, each.st_gid, each.st_mode & 0o777) for each in stats}
+
+    move_experts(model)
+    assert owners(model) == {(*owner, 0o660)}
+    stat = (model / MOVED_NAME).stat()
+    assert (stat.st_uid, stat.st_gid, stat.st_mode & 0o777) == (*owner, 0o770)
+    restore_experts(model)
+    assert owners(model) == {(*owner, 0o660)}
+
+
 def test_moving_and_undoing_twice_do_nothing_the_second_time(model: Path) -> None:
     before = files_of(model)
     assert restore_experts(model).shards == ()

@@ -7,7 +7,6 @@ import click
 
 from slotstream_cli.converting import shown_progress
 from slotstream_cli.failures import INTERRUPTED
-from slotstream_cli.locking import held_alone
 from slotstream_core.experts.moving import move_experts, move_report_document, restore_experts
 from slotstream_core.experts.repacking import repack_checkpoint, report_document
 
@@ -46,12 +45,11 @@ def move(model: Path, *, back: bool, as_json: bool) -> None:
         as_json: Whether what was done is printed as JSON.
 
     Raises:
-        click.ClickException: A process with a large model runs, which may read from these very files.
         click.exceptions.Exit: 130 after Ctrl-C; the checkpoint can be used, and the next run continues.
-        SlotstreamError: The experts cannot be moved.
+        SlotstreamError: The experts cannot be moved, or the model is in use.
     """
     try:
-        with held_alone(model), shown_progress("undo" if back else "move") as progress:
+        with shown_progress("undo" if back else "move") as progress:
             report = (restore_experts if back else move_experts)(model, progress=progress)
     except KeyboardInterrupt:
         click.echo("-- interrupted; the model can be used as it is, and the same command continues", err=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from slotstream_core.backend import Backend
+from slotstream_core.checkpoint.claiming import in_use
 from slotstream_core.checkpoint.corrections import Correction, correction_path, read_correction
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.drafting import DraftExperts, choose_depths, open_draft_experts
@@ -130,6 +131,7 @@ def load_model(
     """
     options = options or EngineOptions.from_environment(os.environ)
     with ExitStack() as resources:
+        resources.enter_context(in_use(directory.expanduser()))
         checkpoint = resources.enter_context(Checkpoint.open(directory))
         backend = Backend.detect()
         memory_plan = memory_plan or _planned(directory, backend, request or PlanRequest(), options)

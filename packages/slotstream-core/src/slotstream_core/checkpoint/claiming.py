@@ -1,4 +1,4 @@
-"""Taking a directory to write into: one writer at a time, and only where there is room."""
+"""Taking a directory to write into: one writer at a time, only where there is room, and not while its model is used."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from slotstream_core.checkpoint.headers import CONFIG_NAME
 from slotstream_core.errors import CheckpointError
 
 SPARE_DISK_BYTES: Final = 64 * 2**20
@@ -49,6 +50,41 @@ def claimed(directory: Path, *, doing: str) -> Iterator[bool]:
         yield created
     finally:
         os.close(descriptor)
+
+
+def in_use(model: Path) -> AbstractContextManager[None]:
+    """Keep a checkpoint's files from being written anew while they are read; any number of readers may at a time.
+
+    Raises:
+        CheckpointError: They are being written anew.
+    """
+    return _locked(model, fcntl.LOCK_SH, f"the experts of {model} are being moved; wait for that to end")
+
+
+def not_in_use(model: Path) -> AbstractContextManager[None]:
+    """Keep a checkpoint from being loaded while its files are written anew.
+
+    Raises:
+        CheckpointError: It is loaded, or its files are being written anew.
+    """
+    return _locked(model, fcntl.LOCK_EX, f"{model} is in use; end what runs it first (`slotstream stop` ends a server)")
+
+
+@contextmanager
+def _locked(model: Path, kind: int, taken: str) -> Iterator[None]:
+    """Lock the one file that every form of a checkpoint has and nothing writes anew.
+
+    Nothing is locked where the file system has no locks, or there is no such file: what opens the checkpoint says so.
+    """
+    with ExitStack() as held:
+        with suppress(OSError):
+            descriptor = os.open(model / CONFIG_NAME, os.O_RDONLY | os.O_CLOEXEC)
+            held.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CheckpointError(taken) from error
+        yield
 
 
 def _leads_to(directory: Path, descriptor: int) -> bool:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from slotstream_core.checkpoint.claiming import check_free_space, claimed
-from slotstream_core.checkpoint.headers import read_directory, read_moved
+from slotstream_core.checkpoint.claiming import check_free_space, claimed, not_in_use
+from slotstream_core.checkpoint.headers import CONFIG_NAME, read_directory, read_moved
 from slotstream_core.checkpoint.records import RECORDS_NAME, PartName
 from slotstream_core.checkpoint.shards import PARTIAL_SUFFIX
 from slotstream_core.checkpoint.tensors import Checkpoint
@@ -31,6 +31,7 @@ from slotstream_core.experts.record_files import (
     PREFIXES,
     LayerFile,
     digest_from_disk,
+    keep_owner,
     layer_files,
     sync_directory,
     write_records,
@@ -80,10 +81,10 @@ def move_experts(model: Path, *, progress: Progress | None = None) -> MoveReport
 
     Raises:
         CheckpointError: The checkpoint cannot be read, one of its shards is a link or has a second name, other records
-            lie beside it, it cannot be written to, or the disk has too little room.
+            lie beside it, it is in use, it cannot be written to, or the disk has too little room.
     """
     directory = _writable(model)
-    with alone_in(directory):
+    with alone_in(directory), not_in_use(directory):
         _refuse_records_beside(directory)
         return _move(directory, progress)
 
@@ -114,13 +115,13 @@ def restore_experts(model: Path, *, progress: Progress | None = None) -> MoveRep
         progress: Called before and after each shard.
 
     Raises:
-        CheckpointError: The checkpoint cannot be read or written to, or the disk has too little room.
+        CheckpointError: The checkpoint cannot be read or written to, it is in use, or the disk has too little room.
         CheckpointDamaged: A record does not hold what was moved into it.
     """
     directory = _writable(model)
     if not (directory / MOVED_NAME).is_dir():
         return MoveReport(direction="restored", directory=directory / MOVED_NAME, shards=(), files=(), record_bytes=0)
-    with alone_in(directory), _taken(directory) as store:
+    with alone_in(directory), not_in_use(directory), _taken(directory) as store:
         Checkpoint.open(directory).close()
         store.needed(store.index.shards)  # or nothing is removed
         store.remove_leftovers()
@@ -153,7 +154,7 @@ class _Store:
         path = self.directory / MOVED_INDEX
         if index.files or index.shards:
             text = json.dumps(index.document(), indent=2).encode()
-            with NewFile(path, len(text)) as out:
+            with NewFile(path, len(text), (self.model / CONFIG_NAME).stat()) as out:
                 out.write(text)
                 out.finish()
         else:
@@ -167,7 +168,7 @@ class _Store:
         self.keep(replace(self.index, files=(*others, file)))
 
     def add_shard(self, shard: MovedShard, header: bytes) -> None:
-        with NewFile(self.header_path(shard.name), len(header)) as out:
+        with NewFile(self.header_path(shard.name), len(header), (self.model / shard.name).stat()) as out:
             out.write(header)
             out.finish()
         others = tuple(other for other in self.index.shards if other.name != shard.name)
@@ -234,11 +235,20 @@ def _taken(model: Path) -> Iterator[_Store]:
         try:
             if created:
                 with _refusals(directory):
+                    _own_as(directory, model)
                     sync_directory(model)
             yield _Store(model)
         finally:
             with suppress(OSError):
                 directory.rmdir()
+
+
+def _own_as(directory: Path, model: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        keep_owner(descriptor, model.stat())
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -344,7 +354,7 @@ def _write_layers(store: _Store, shard: Path, files: list[LayerFile], progress: 
         if any(piece.stride_bytes is not None for piece in file.layout.layers[file.layer]):
             raise CheckpointDamaged(f"{store.directory / file.name} is damaged; download the checkpoint again")
         _tell(progress, file.name, 0, file.byte_count)
-        digest = write_records(file, store.directory)
+        digest = write_records(file, store.directory, like=shard.stat())
         store.add_file(_described(file, digest))
         _tell(progress, file.name, file.byte_count, file.byte_count)
     return [file.name for file in missing]

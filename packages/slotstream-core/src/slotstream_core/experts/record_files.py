@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -65,13 +66,19 @@ def layer_files(layouts: dict[PartName, ExpertLayout]) -> list[LayerFile]:
 
 
 def write_records(
-    file: LayerFile, directory: Path, *, block_bytes: int = BLOCK_BYTES, advance: Callable[[int], None] | None = None
+    file: LayerFile,
+    directory: Path,
+    *,
+    like: os.stat_result | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    advance: Callable[[int], None] | None = None,
 ) -> str:
     """Write a file of records under its name, once it was read back; return its SHA-256 in hexadecimal.
 
     Args:
         file: What to write.
         directory: Where.
+        like: A file whose owner and permissions it gets.
         block_bytes: Bytes of records put together at once, at least one record.
         advance: Called with the bytes written so far.
 
@@ -85,6 +92,8 @@ def write_records(
     try:
         try:
             with unfinished.open("wb", buffering=0) as out:
+                if like is not None:
+                    keep_owner(out.fileno(), like)
                 done_bytes = 0
                 for block in _blocks(file, block_bytes):
                     write_all(out.fileno(), block)
@@ -103,6 +112,14 @@ def write_records(
     finally:
         unfinished.unlink(missing_ok=True)
     return digest.hexdigest()
+
+
+def keep_owner(descriptor: int, like: os.stat_result) -> None:
+    """Give an open file the owner, group and permissions of another, as far as this process and the disk allow."""
+    with suppress(OSError):
+        os.fchown(descriptor, like.st_uid, like.st_gid)
+    with suppress(OSError):
+        os.fchmod(descriptor, like.st_mode & 0o777)
 
 
 def write_all(descriptor: int, data: memoryview) -> None:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Final, Self
 from slotstream_core.checkpoint.shards import PARTIAL_SUFFIX
 from slotstream_core.errors import CheckpointDamaged, CheckpointError
 from slotstream_core.experts.packed import opened_files
-from slotstream_core.experts.record_files import digest_from_disk, read_exactly, sync_directory, write_all
+from slotstream_core.experts.record_files import digest_from_disk, keep_owner, read_exactly, sync_directory, write_all
 from slotstream_planner.headers import DTYPE_BYTES, read_headers
 from slotstream_planner.moved import MovedFile, MovedTensor
 
@@ -46,16 +45,17 @@ class NewFile:
     Args:
         path: The name it gets.
         byte_count: Its length, for messages.
-        mode: Its permissions.
+        like: A file whose owner and permissions it gets.
     """
 
-    def __init__(self, path: Path, byte_count: int, mode: int = 0o644) -> None:
+    def __init__(self, path: Path, byte_count: int, like: os.stat_result) -> None:
         self._path = path
         self._byte_count = byte_count
         self._partial = path.with_name(path.name + PARTIAL_SUFFIX)
         self._digest = hashlib.sha256()
         with self._refusals():
-            self._descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+            self._descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        keep_owner(self._descriptor, like)
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +134,7 @@ def write_without(
     tensors = read_headers(path)
     byte_count = len(slim) + sum(tensor.byte_count for tensor in tensors if tensor.name not in names)
     digest = hashlib.sha256(header)
-    with NewFile(path, byte_count, stat.S_IMODE(path.stat().st_mode)) as out:
+    with NewFile(path, byte_count, path.stat()) as out:
         out.write(slim)
         for tensor in tensors:
             for block in _stored_bytes(path, tensor.offset, tensor.byte_count):
@@ -172,7 +172,7 @@ def write_with(
     held = {tensor.name: tensor for tensor in read_headers(path)}
     names = _in_order(path, header)
     done_bytes = len(header)
-    with NewFile(path, byte_count, stat.S_IMODE(path.stat().st_mode)) as out:
+    with NewFile(path, byte_count, path.stat()) as out:
         out.write(header)
         for name in names:
             blocks: Iterator[memoryview]
