@@ -47,7 +47,7 @@ _OUTCOME_SHARE: Final = 0.25
 """Part of a pass's worth that is taken of what came out; the rest is what was expected, which scatters less."""
 
 _BEGIN_PASSES: Final = 6.0
-_BEGIN_LEAST: Final = 0.03
+_BEGIN_LEAST: Final = 0.1
 _BEGIN_WORTH: Final = 0.2
 """As how many passes of which worth, in tokens, a reply begins: little, so that it is soon found out when a text is not
 worth guessing, and not nothing."""
