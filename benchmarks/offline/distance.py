@@ -43,7 +43,7 @@ import numpy as np
 
 from benchmarks.demo import demo_directory
 from benchmarks.offline.lookahead import Build, open_build
-from benchmarks.offline.wide_budget import add_layers, wide_checkpoint
+from benchmarks.offline.wide_budget import WIDE_LAYERS, add_layers, wide_checkpoint
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.experts.lookahead import Mode
 from slotstream_core.generation.decoding import logits_row
@@ -101,6 +101,7 @@ def main() -> None:
             measure_share(whole, directory, share, options, values, rows)
     settings = {"prompt": options.prompt, "tokens": options.tokens, "rounds": options.rounds, "direct": options.direct}
     model = "demo" if options.demo else options.model.name if options.model else "wide"
+    few = model != "wide" or options.layers == WIDE_LAYERS
     wide = {"layers": options.layers, "repacked": options.records != "none"}
     settings |= wide if model == "wide" else {"model": model}
     header = (
@@ -122,7 +123,9 @@ def main() -> None:
     )
     report(
         BenchmarkResult(
-            benchmark=f"distance_{model}{'_direct' if options.direct else ''}", settings=settings, values=values
+            benchmark=f"distance_{model}{'' if few else options.layers}{'_direct' if options.direct else ''}",
+            settings=settings,
+            values=values,
         ),
         table=format_table(header, rows),
         record=options.record,
@@ -277,7 +280,7 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
     """Return the values to keep and the rows to print."""
     compute_s = statistics.median(next(iter(measured.values())).token_s)
     values: dict[str, float] = {"read_bytes_per_s": bandwidth, "compute_s_per_token": compute_s}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, rounds in measured.items():
         if name.endswith(", beside"):
             continue

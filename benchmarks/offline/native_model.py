@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.demo import demo_directory
-from benchmarks.offline.wide_budget import add_layers, wide_checkpoint
+from benchmarks.offline.wide_budget import WIDE_LAYERS, add_layers, wide_checkpoint
 from benchmarks.recording import BenchmarkResult, format_table, report
 
 PROMPT_TOKENS = 512
@@ -110,7 +110,7 @@ def main() -> None:
     rows = [(name, f"{value:,.3f}" if value < 100 else f"{value:,.0f}") for name, value in values.items()]
     report(
         BenchmarkResult(
-            benchmark="native_model",
+            benchmark="native_model" if options.layers == WIDE_LAYERS else f"native_model_wide{options.layers}",
             settings={
                 "rounds": options.rounds,
                 "tokens": options.tokens,

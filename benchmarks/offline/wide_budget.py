@@ -22,6 +22,9 @@ from slotstream_core.experts.repacking import repack_checkpoint
 from slotstream_core.testing import write_tokenizer
 from slotstream_planner import ModelGeometry
 
+WIDE_LAYERS = 4
+"""Of a wide checkpoint unless a command line says otherwise; results of others have names of their own."""
+
 Records = Literal["none", "beside", "instead"]
 
 SMALLER = {"vocab_size": 32_000, "ngram_vocab_size_base": 20_000, "eos_token_id": 256}
@@ -99,7 +102,7 @@ def wide_checkpoint(opened: ExitStack, layers: int, parent: Path | None, *, reco
 def add_layers(parser: argparse.ArgumentParser) -> None:
     """Let a command line say how many layers a wide checkpoint has and where its experts lie."""
     parser.add_argument(
-        "--layers", type=int, default=4, help="of the wide checkpoint, 1.5 GB each on disk and in slots"
+        "--layers", type=int, default=WIDE_LAYERS, help="of the wide checkpoint, 1.5 GB each on disk and in slots"
     )
     records = parser.add_mutually_exclusive_group()
     records.add_argument(
