@@ -90,14 +90,3 @@ int32_t ss_unpack_records(ss_pool *pool, const void *records, int64_t count, int
     job.y = y;
     return run(pool, &job);
 }
-
-int32_t ss_widen(const void *source, int64_t count, float *target) {
-    if (count < 0 || (count && (!source || !target))) return SS_BAD_ARGUMENT;
-    if ((uintptr_t)source % 2 || (uintptr_t)target % 4) return SS_MISALIGNED;
-    const uint16_t *from = source;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits = (uint32_t)from[i] << 16;
-        memcpy(&target[i], &bits, 4);
-    }
-    return SS_OK;
-}

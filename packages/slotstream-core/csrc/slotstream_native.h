@@ -93,7 +93,4 @@ SS_API int32_t ss_unpack_records(ss_pool *pool, const void *records, int64_t cou
                                  int64_t columns, int32_t bits, int32_t group, int32_t type, int32_t round_to_bf16,
                                  float *y);
 
-/* The float32 values of `count` bfloat16 values. Needs no pool: reader threads call it. */
-SS_API int32_t ss_widen(const void *source, int64_t count, float *target);
-
 #endif

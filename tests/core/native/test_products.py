@@ -263,11 +263,3 @@ def test_records_are_unpacked_and_rounded_as_mlx_rounds(variant: str) -> None:
     assert found.tobytes() == expected.tobytes()
     with pytest.raises(NativeError, match="smaller"):
         opened(variant).unpack_records(records[:, :-2], layout)
-
-
-@every_variant
-def test_bfloat16_bits_are_widened_exactly(variant: str) -> None:
-    bits = np.arange(0, 0x7F80, dtype=np.uint16)
-    target = np.empty(bits.size, np.float32)
-    opened(variant).widen(bits, target)
-    assert target.tobytes() == (bits.astype(np.uint32) << 16).tobytes()

@@ -68,7 +68,6 @@ _FUNCTIONS: Final = {
         c_int32,
         [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32, c_int32, c_int32, c_int32, c_void_p],
     ),
-    "ss_widen": (c_int32, [c_void_p, c_int64, c_void_p]),
 }
 
 

@@ -254,24 +254,6 @@ class NativeProducts:
         check(code, "unpacking records")
         return out
 
-    def widen(self, source: npt.NDArray[np.uint16], target: Floats) -> None:
-        """Write the float32 values of bfloat16 bits; used on record pieces, by any number of threads at once.
-
-        Args:
-            source: Contiguous.
-            target: As many values, contiguous; a slot's memory.
-
-        Raises:
-            NativeError: Types or sizes that do not fit.
-        """
-        fits = source.dtype == np.uint16 and target.dtype == np.float32 and source.size == target.size
-        if not (fits and source.flags.c_contiguous and target.flags.c_contiguous and target.flags.writeable):
-            raise NativeError(
-                f"{source.size} values of {source.dtype} cannot be widened into {target.size} of {target.dtype}: "
-                "contiguous uint16 into as many float32"
-            )
-        check(self._library.ss_widen(address(source), source.size, address(target)), "widening")
-
 
 def _activations(x: Activations, columns: int) -> tuple[Activations, int]:
     kind = TYPES.get(x.dtype)
