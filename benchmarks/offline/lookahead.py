@@ -119,19 +119,19 @@ def prompt_ids(directory: Path) -> list[list[int]]:
 def open_build(opened: ExitStack, directory: Path, share: float, correction: Path | None, *, direct: bool) -> Build:
     """Open the checkpoint with a pool for a share of its experts, which are read from its records if it has them."""
     backend = Backend.detect()
-    lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1)
     checkpoint = opened.enter_context(Checkpoint.open(directory))
     config = checkpoint.config
     layout = best_layout(directory, trunk_layout(checkpoint, float_name=backend.float_name), "trunk")
     source = opened.enter_context(StoredExperts(layout, direct=direct))
-    slots = int(layout.record_count * share)
+    slots, memory = int(layout.record_count * share), slot_memory(backend)
+    lanes = choose_lanes(os.environ, core_count=os.cpu_count() or 1, source=source, memory=memory)
     experts = opened.enter_context(
         StreamedExperts(
             source,
             slot_count=slots,
             lane_count=lanes,
-            ahead_lane_count=choose_ahead_lanes(lanes),
-            memory=slot_memory(backend),
+            ahead_lane_count=choose_ahead_lanes(lanes, memory),
+            memory=memory,
         )
     )
     model = opened.enter_context(build_model(checkpoint, experts, backend))

@@ -15,6 +15,8 @@
 #include "segments.h"
 
 #define MOST_LANES 512
+#define MOST_STAGING 8
+#define SPIN_NS 1000000 /* a thread that sleeps is awake again some 50 us after what it waited for */
 
 enum { DEMAND, AHEAD, QUEUES };
 
@@ -25,8 +27,22 @@ typedef struct lane {
     int queue;
 } lane;
 
+/* A part of scratch, and the job that is read into it and copied from it. */
+typedef struct berth {
+    ss_wish wish; /* first */
+    struct berth *next;
+    char *scratch;
+    ss_batch *batch;
+    int64_t job;
+    ss_job_result result;
+    int queue;
+    ss_copy copies[SS_COPIES];
+} berth;
+
 struct ss_lanes {
     ss_lane_settings settings;
+    ss_copier *copier; /* null where the host writes slots itself */
+    berth *berths;     /* with a copier */
     pid_t owner;
     atomic_int references;
     lane *all;
@@ -35,6 +51,7 @@ struct ss_lanes {
     pthread_cond_t wake[QUEUES], finished;
     /* under the lock: */
     ss_batch *first[QUEUES], *last[QUEUES];
+    berth *unused[QUEUES];
     int sleeping[QUEUES];
     int demand;  /* batches under way that somebody waits for */
     int running; /* threads that have not ended */
@@ -96,9 +113,11 @@ static void let_lanes_go(ss_lanes *lanes) {
         pthread_mutex_destroy(&lanes->lock);
         for (int queue = 0; queue < QUEUES; queue++) pthread_cond_destroy(&lanes->wake[queue]);
         pthread_cond_destroy(&lanes->finished);
+        ss_copier_free(lanes->copier);
     }
     ss_mirrors_release(lanes->settings.mirrors);
     free(lanes->all);
+    free(lanes->berths);
     free(lanes);
 }
 
@@ -146,6 +165,7 @@ static int64_t claim_job(ss_batch *batch) {
 /* The next job of a queue, its batch referred to; null when there is none to begin now. */
 static ss_batch *claim(ss_lanes *lanes, int queue, int64_t *job) {
     if (queue == AHEAD && lanes->demand) return NULL;
+    if (lanes->copier && !lanes->unused[queue]) return NULL;
     while (lanes->first[queue]) {
         ss_batch *batch = lanes->first[queue];
         if (has_jobs(batch)) {
@@ -193,12 +213,15 @@ static void cancel(ss_batch *batch) {
     finish_if_over(batch);
 }
 
-/* Without the lock: read one claimed job. */
-static void run(ss_batch *batch, int64_t job, char *scratch, ss_stream *stream, ss_job_result *result) {
+/* Without the lock: read one claimed job; returns how many copies of it are left to be made. */
+static int64_t run(ss_batch *batch, int64_t job, char *scratch, ss_job_result *result, ss_copy *copies) {
     int64_t started = now_ns();
     *result = (ss_job_result){0};
-    ss_plan_read(&batch->plan, job, &batch->lanes->settings, scratch, stream, &batch->stopped, result);
+    ss_lanes *lanes = batch->lanes;
+    int64_t left = ss_plan_read(&batch->plan, job, &lanes->settings, scratch, lanes->copier, &batch->stopped, result, copies);
+    if (!lanes->copier) ss_plan_close(&batch->plan, job, 0, result);
     result->ns = now_ns() - started;
+    return left;
 }
 
 static void take_in(ss_batch *batch, const ss_job_result *result) {
@@ -210,10 +233,38 @@ static void take_in(ss_batch *batch, const ss_job_result *result) {
     finish_if_over(batch);
 }
 
+/* Without the lock: a job's copies are complete. */
+static void end_copies(ss_wish *wish, int32_t code) {
+    berth *place = (berth *)wish;
+    ss_batch *batch = place->batch;
+    ss_lanes *lanes = batch->lanes;
+    ss_plan_close(&batch->plan, place->job, code, &place->result);
+    pthread_mutex_lock(&lanes->lock);
+    take_in(batch, &place->result);
+    if (lanes->sleeping[place->queue] && lanes->first[place->queue]) wake(lanes, place->queue, 1);
+    place->next = lanes->unused[place->queue];
+    lanes->unused[place->queue] = place;
+    let_batch_go(batch);
+    pthread_mutex_unlock(&lanes->lock);
+}
+
+/* With the lock: read a claimed job, and have it copied. */
+static void stage(ss_lanes *lanes, ss_batch *batch, int64_t job, int queue) {
+    berth *place = lanes->unused[queue];
+    lanes->unused[queue] = place->next;
+    pthread_mutex_unlock(&lanes->lock);
+    place->batch = batch;
+    place->job = job;
+    int64_t left = run(batch, job, place->scratch, &place->result, place->copies);
+    place->wish = (ss_wish){.copies = place->copies, .count = left, .over = end_copies};
+    if (left) ss_copy_later(lanes->copier, &place->wish);
+    else end_copies(&place->wish, 0);
+    pthread_mutex_lock(&lanes->lock);
+}
+
 static void *work(void *argument) {
     lane *self = argument;
     ss_lanes *lanes = self->lanes;
-    ss_stream stream = {0};
     pthread_mutex_lock(&lanes->lock);
     while (!lanes->closed) {
         int64_t job;
@@ -224,9 +275,13 @@ static void *work(void *argument) {
             lanes->sleeping[self->queue]--;
             continue;
         }
+        if (lanes->copier) {
+            stage(lanes, batch, job, self->queue);
+            continue;
+        }
         pthread_mutex_unlock(&lanes->lock);
         ss_job_result result;
-        run(batch, job, self->scratch, &stream, &result);
+        run(batch, job, self->scratch, &result, NULL);
         pthread_mutex_lock(&lanes->lock);
         take_in(batch, &result);
         let_batch_go(batch);
@@ -245,9 +300,33 @@ static int usable(const ss_lane_settings *s) {
     int ahead = !s->ahead_lanes ||
                 (s->ahead_scratch && s->ahead_scratch_bytes > 0 && s->ahead_scratch_stride >= s->ahead_scratch_bytes &&
                  (uintptr_t)s->ahead_scratch % unit == 0 && s->ahead_scratch_stride % unit == 0);
-    int device = !s->copy || (s->finish && s->stream);
+    const ss_device *d = &s->device;
+    int device = !d->copy || (d->finish && d->stream && !d->launch == !d->kernel);
     return scratch && ahead && device && s->demand_lanes >= 1 && s->ahead_lanes >= 0 &&
-           s->demand_lanes <= MOST_LANES && s->ahead_lanes <= MOST_LANES && s->merge_bytes >= 0 && s->job_bytes >= 0;
+           s->demand_lanes <= MOST_LANES && s->ahead_lanes <= MOST_LANES && s->merge_bytes >= 0 && s->job_bytes >= 0 &&
+           s->staging >= 1 && s->staging <= MOST_STAGING;
+}
+
+static char *scratch_of(const ss_lane_settings *s, int queue, int64_t part) {
+    return queue == DEMAND ? (char *)s->scratch + part * s->scratch_stride
+                           : (char *)s->ahead_scratch + part * s->ahead_scratch_stride;
+}
+
+/* What copies to a device need; 0 without memory for it. */
+static int open_device(ss_lanes *lanes) {
+    const ss_lane_settings *s = &lanes->settings;
+    int64_t demand = s->demand_lanes * s->staging, all = demand + s->ahead_lanes;
+    if (!s->device.copy) return 1;
+    lanes->copier = ss_copier_create(&s->device);
+    lanes->berths = calloc((size_t)all, sizeof *lanes->berths);
+    for (int64_t i = 0; lanes->berths && i < all; i++) {
+        berth *place = &lanes->berths[i];
+        place->queue = i < demand ? DEMAND : AHEAD;
+        place->scratch = scratch_of(s, place->queue, i < demand ? i : i - demand);
+        place->next = lanes->unused[place->queue];
+        lanes->unused[place->queue] = place;
+    }
+    return lanes->copier && lanes->berths;
 }
 
 int32_t ss_lanes_create(const ss_lane_settings *settings, ss_lanes **result) {
@@ -255,13 +334,15 @@ int32_t ss_lanes_create(const ss_lane_settings *settings, ss_lanes **result) {
     int wanted = settings->demand_lanes + settings->ahead_lanes;
     ss_lanes *lanes = calloc(1, sizeof *lanes);
     lane *all = calloc((size_t)wanted, sizeof *all);
-    if (!lanes || !all || pthread_mutex_init(&lanes->lock, NULL) || start_condition(&lanes->wake[DEMAND]) ||
-        start_condition(&lanes->wake[AHEAD]) || start_condition(&lanes->finished)) {
+    if (lanes) lanes->settings = *settings;
+    if (!lanes || !all || !open_device(lanes) || pthread_mutex_init(&lanes->lock, NULL) ||
+        start_condition(&lanes->wake[DEMAND]) || start_condition(&lanes->wake[AHEAD]) ||
+        start_condition(&lanes->finished)) {
+        if (lanes) ss_copier_free(lanes->copier), free(lanes->berths);
         free(all);
         free(lanes);
         return SS_NO_MEMORY;
     }
-    lanes->settings = *settings;
     if (settings->mirrors) ss_mirrors_refer(settings->mirrors);
     lanes->owner = getpid();
     lanes->all = all;
@@ -270,9 +351,7 @@ int32_t ss_lanes_create(const ss_lane_settings *settings, ss_lanes **result) {
     for (int i = 0; i < wanted; i++) {
         int queue = i < settings->demand_lanes ? DEMAND : AHEAD;
         int64_t part = queue == DEMAND ? i : i - settings->demand_lanes;
-        char *scratch = queue == DEMAND ? (char *)settings->scratch + part * settings->scratch_stride
-                                        : (char *)settings->ahead_scratch + part * settings->ahead_scratch_stride;
-        all[i] = (lane){.lanes = lanes, .scratch = scratch, .queue = queue};
+        all[i] = (lane){.lanes = lanes, .scratch = scratch_of(settings, queue, part), .queue = queue};
         if (pthread_create(&all[i].handle, NULL, work, &all[i])) break;
         lanes->count++;
         lanes->running++;
@@ -381,20 +460,26 @@ int32_t ss_batch_read_ahead(ss_batch *batch) {
     return batch ? ss_batches_read_ahead(&batch, 1) : SS_BAD_ARGUMENT;
 }
 
+/* Without the lock: look for a while whether a batch is done. Nobody needs this processor: a device computes. */
+static void watch(const ss_batch *batch) {
+    int64_t end = now_ns() + SPIN_NS;
+    while (!__atomic_load_n(&batch->state.done, __ATOMIC_ACQUIRE) && now_ns() < end) {}
+}
+
 int32_t ss_batch_wait(ss_batch *batch, int64_t milliseconds) {
     ss_lanes *lanes = batch->lanes;
     const ss_lane_settings *settings = &lanes->settings;
     int64_t deadline = deadline_of(milliseconds);
-    ss_stream stream = {0};
+    if (lanes->copier && milliseconds > 0) watch(batch);
     pthread_mutex_lock(&lanes->lock);
     while (!batch->over) {
-        if (batch->gated && has_jobs(batch) && !lanes->helping && !settings->copy) {
+        if (batch->gated && has_jobs(batch) && !lanes->helping && !settings->device.copy) {
             lanes->helping = 1;
             int64_t job = claim_job(batch);
             pthread_mutex_unlock(&lanes->lock);
             ss_job_result result;
-            run(batch, job, (char *)settings->scratch + settings->demand_lanes * settings->scratch_stride, &stream,
-                &result);
+            run(batch, job, (char *)settings->scratch + settings->demand_lanes * settings->staging * settings->scratch_stride, &result,
+                NULL);
             pthread_mutex_lock(&lanes->lock);
             lanes->helping = 0;
             take_in(batch, &result);

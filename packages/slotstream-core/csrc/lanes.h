@@ -18,17 +18,12 @@
 
 #include <sys/uio.h>
 
+#include "copies.h"
 #include "mirrors.h"
 
 /* Fill `parts` from `offset`, once: the bytes read, 0 at the end of the file, or a negative errno. Any thread. */
 typedef int64_t (*ss_read_function)(void *context, int32_t fd, const struct iovec *parts, int32_t count,
                                     int64_t offset);
-
-/* Slots that the host does not write: these have the signatures of the CUDA runtime's cudaMemcpyAsync,
- * cudaStreamSynchronize and cudaStreamCreateWithFlags, and return 0 or its code. */
-typedef int32_t (*ss_copy_function)(void *target, const void *source, size_t bytes, int32_t direction, void *stream);
-typedef int32_t (*ss_finish_function)(void *stream);
-typedef int32_t (*ss_stream_function)(void **stream, uint32_t flags);
 
 typedef struct ss_lane_settings {
     int32_t demand_lanes;
@@ -36,7 +31,8 @@ typedef struct ss_lane_settings {
     int64_t alignment;   /* 1, or a power of two that offsets, lengths and addresses of reads are multiples of */
     int64_t merge_bytes; /* neighbours are read together up to here */
     int64_t job_bytes;   /* small reads are handed to a thread together up to here */
-    void *scratch;       /* demand_lanes + 1 parts, each aligned: the last is for a thread that waits */
+    int64_t staging;     /* parts of scratch a demand lane: with a device, it reads into one while others are copied */
+    void *scratch;       /* demand_lanes * staging + 1 parts, each aligned: the last is for a thread that waits */
     int64_t scratch_bytes;  /* of a part that may be used: the longest read and its blocks' two ends */
     int64_t scratch_stride; /* from one part to the next */
     void *ahead_scratch;    /* ahead_lanes parts */
@@ -44,9 +40,7 @@ typedef struct ss_lane_settings {
     int64_t ahead_scratch_stride;
     ss_read_function read; /* null: preadv */
     void *context;
-    ss_copy_function copy; /* null: the host writes slots itself */
-    ss_finish_function finish;
-    ss_stream_function stream;
+    ss_device device; /* its copying function is null where the host writes slots itself */
     ss_mirrors *mirrors; /* null, or what chooses among the directories that every record lies in */
 } ss_lane_settings;
 

@@ -9,8 +9,6 @@
 #define PIECES_PER_READ 256 /* well under the kernel's limit of 1,024 buffers a call */
 #define MOST_KINDS 64
 #define MOST_RECORDS (1 << 20)
-#define COPY_DEFAULT 4 /* cudaMemcpyDefault: the runtime sees from the addresses which way it goes */
-#define STREAM_NON_BLOCKING 1
 
 static int by_place(const void *a, const void *b) {
     const ss_piece *x = a, *y = b;
@@ -126,7 +124,7 @@ int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_p
         record_count > MOST_RECORDS)
         return SS_BAD_ARGUMENT;
     for (int64_t k = 0; k < kind_count; k++)
-        if (!kind_is_usable(&kinds[k]) || (settings->copy && kinds[k].change != SS_AS_STORED)) return SS_BAD_SHAPE;
+        if (!kind_is_usable(&kinds[k]) || (settings->device.copy && kinds[k].change != SS_AS_STORED)) return SS_BAD_SHAPE;
     int64_t directories = settings->mirrors ? ss_mirrors_count(settings->mirrors) : 1;
     size_t pieces = (size_t)(kind_count * record_count);
     *plan = (ss_plan){.kind_count = kind_count, .record_count = record_count, .directories = directories,
@@ -306,33 +304,46 @@ static int read_in_place(ss_plan *plan, ss_segment *segment, const ss_lane_setti
     return 0;
 }
 
-/* Begin to copy the pieces of a segment in scratch to the device. */
-static int32_t begin_copies(const ss_plan *plan, const ss_segment *segment, const ss_lane_settings *settings,
-                            const char *stored, ss_stream *stream) {
-    int32_t code = stream->made ? 0 : settings->stream(&stream->handle, STREAM_NON_BLOCKING);
-    stream->made = !code;
-    for (int32_t i = 0; i < segment->count && !code; i++) {
-        const ss_piece *piece = &plan->pieces[segment->first + i];
-        int64_t bytes = plan->kinds[piece->kind].disk_bytes;
-        code = settings->copy(place_of(plan, piece), stored, (size_t)bytes, COPY_DEFAULT, stream->handle);
-        stored += bytes;
-    }
-    return code;
-}
-
 static void not_copied(ss_plan *plan, ss_segment *segment, int32_t code) {
     segment->error = code;
     for (int32_t i = 0; i < segment->count; i++) plan->pieces[segment->first + i].outcome = SS_NOT_COPIED;
 }
 
-/* Wait for the copies begun from scratch, which may be written again then. What segments from `first` to before `last`
- * seemed to come to holds only if they succeeded. */
-static void finish_copies(ss_plan *plan, int32_t first, int32_t last, const ss_lane_settings *settings,
-                          ss_stream *stream) {
-    int32_t code = stream->made ? settings->finish(stream->handle) : 0;
-    for (int32_t s = first; s < last && code; s++) {
-        int32_t outcome = plan->pieces[plan->segments[s].first].outcome;
-        if (outcome == SS_ARRIVED || outcome == SS_NOT_FINITE) not_copied(plan, &plan->segments[s], code);
+/* List the copies of what lies in scratch of some segments, as far as there is room; returns how many there are. */
+static int64_t list_copies(const ss_plan *plan, const ss_segment *segments, int32_t count, ss_copy *copies) {
+    int64_t found = 0;
+    for (int32_t s = 0; s < count; s++) {
+        const char *stored = segments[s].stored;
+        for (int32_t i = 0; stored && i < segments[s].count; i++, found++) {
+            const ss_piece *piece = &plan->pieces[segments[s].first + i];
+            int64_t bytes = plan->kinds[piece->kind].disk_bytes;
+            if (found < SS_COPIES) copies[found] = (ss_copy){place_of(plan, piece), stored, bytes};
+            stored += bytes;
+        }
+    }
+    return found;
+}
+
+/* Take in what the copies of some segments came to; their scratch may be written again. */
+static void take_copies(ss_plan *plan, ss_segment *segments, int32_t count, int32_t code) {
+    for (int32_t s = 0; s < count; s++) {
+        if (segments[s].stored && code) not_copied(plan, &segments[s], code);
+        segments[s].stored = NULL;
+    }
+}
+
+/* Copy what lies in scratch of some segments to the device, one segment after the other, and wait for that. */
+static void copy_at_once(ss_plan *plan, ss_segment *segments, int32_t count, ss_copier *copier) {
+    for (int32_t s = 0; s < count; s++) {
+        const char *stored = segments[s].stored;
+        int32_t code = 0;
+        for (int32_t i = 0; stored && i < segments[s].count && !code; i++) {
+            const ss_piece *piece = &plan->pieces[segments[s].first + i];
+            ss_copy copy = {place_of(plan, piece), stored, plan->kinds[piece->kind].disk_bytes};
+            code = ss_copy_all(copier, &copy, 1);
+            stored += copy.bytes;
+        }
+        take_copies(plan, &segments[s], 1, code);
     }
 }
 
@@ -385,19 +396,16 @@ static int read_by_blocks(ss_plan *plan, ss_segment *segment, const ss_lane_sett
     return 0;
 }
 
-/* Read a segment into scratch and begin to copy it from there. */
-static int read_for_device(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch,
-                           ss_stream *stream) {
-    const char *stored = read_blocks(segment, settings, scratch);
+/* Read a segment into scratch, where it waits for its copy. */
+static int read_for_device(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
+    const char *stored = segment->stored = read_blocks(segment, settings, scratch);
     if (!stored) return -1;
-    int32_t code = begin_copies(plan, segment, settings, stored, stream);
     for (int32_t i = 0; i < segment->count; i++) {
         ss_piece *piece = &plan->pieces[segment->first + i];
         int fine = !plan->targets[piece->record].check || is_finite(stored, &plan->kinds[piece->kind]);
         piece->outcome = fine ? SS_ARRIVED : SS_NOT_FINITE;
         stored += plan->kinds[piece->kind].disk_bytes;
     }
-    if (code) not_copied(plan, segment, code);
     return 0;
 }
 
@@ -407,9 +415,8 @@ static int64_t scratch_room(const ss_lane_settings *settings) {
     return settings->ahead_lanes && ahead < room ? ahead : room;
 }
 
-static int read_any(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch,
-                    ss_stream *stream) {
-    int failed = settings->copy            ? read_for_device(plan, segment, settings, scratch, stream)
+static int read_any(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
+    int failed = settings->device.copy     ? read_for_device(plan, segment, settings, scratch)
                  : settings->alignment > 1 ? read_by_blocks(plan, segment, settings, scratch)
                                            : read_in_place(plan, segment, settings, scratch);
     int64_t end = 0;
@@ -425,7 +432,7 @@ static int read_any(ss_plan *plan, ss_segment *segment, const ss_lane_settings *
 /* Read one piece of a segment that did not come in another directory, as long as there is one; 0 when it came. Else
  * `failed` becomes the last read of it. */
 static int read_piece_elsewhere(ss_plan *plan, ss_segment *failed, int32_t number, const ss_lane_settings *settings,
-                                char *scratch, ss_stream *stream, ss_job_result *result) {
+                                char *scratch, ss_copier *copier, ss_job_result *result) {
     const ss_piece *piece = &plan->pieces[number];
     int64_t bytes = plan->kinds[piece->kind].disk_bytes;
     for (;;) {
@@ -436,9 +443,8 @@ static int read_piece_elsewhere(ss_plan *plan, ss_segment *failed, int32_t numbe
         const ss_spot *spot = &spots_of(plan, piece->record, other)[piece->kind];
         ss_segment one = {.offset = spot->offset, .bytes = bytes, .fd = spot->fd, .first = number, .count = 1,
                           .directory = other, .missing = piece->record};
-        int lost = read_any(plan, &one, settings, scratch, stream);
-        int32_t code = settings->copy && !lost && stream->made ? settings->finish(stream->handle) : 0;
-        if (code) not_copied(plan, &one, code);
+        int lost = read_any(plan, &one, settings, scratch);
+        copy_at_once(plan, &one, 1, copier);
         if (lost || piece->outcome == SS_NOT_COPIED) *failed = one;
         if (!lost) return 0;
     }
@@ -446,12 +452,12 @@ static int read_piece_elsewhere(ss_plan *plan, ss_segment *failed, int32_t numbe
 
 /* After a read failed: bring its pieces from where else they lie. `segment` keeps the last failure, if one remains. */
 static void read_elsewhere(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch,
-                           ss_stream *stream, ss_job_result *result) {
+                           ss_copier *copier, ss_job_result *result) {
     ss_segment kept = *segment;
     for (int32_t i = 0; i < kept.count; i++) {
         ss_segment failed = kept;
         ss_piece *piece = &plan->pieces[kept.first + i];
-        if (read_piece_elsewhere(plan, &failed, kept.first + i, settings, scratch, stream, result)) {
+        if (read_piece_elsewhere(plan, &failed, kept.first + i, settings, scratch, copier, result)) {
             piece->outcome = SS_NOT_READ;
             *segment = failed;
         } else if (piece->outcome == SS_NOT_COPIED) {
@@ -467,33 +473,41 @@ static void settle_queue(const ss_plan *plan, int32_t directory, int64_t bytes) 
     if (plan->mirrors) ss_mirrors_settle(plan->mirrors, directory, bytes);
 }
 
-void ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *settings, char *scratch, ss_stream *stream,
-                  const atomic_int *stopped, ss_job_result *result) {
+int64_t ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *settings, char *scratch, ss_copier *copier,
+                     const atomic_int *stopped, ss_job_result *result, ss_copy *copies) {
     int32_t first = plan->jobs[number].first, end = first + plan->jobs[number].count, copying = first;
-    int64_t used = 0; /* of scratch, by copies under way */
+    int64_t used = 0; /* of scratch, by what waits for its copy */
     for (int32_t s = first; s < end; s++) {
         ss_segment *segment = &plan->segments[s];
         int32_t directory = segment->directory;
-        int64_t bytes = segment->bytes, blocks = settings->copy ? blocks_of(segment, settings) : 0;
+        int64_t bytes = segment->bytes, blocks = settings->device.copy ? blocks_of(segment, settings) : 0;
         if (!atomic_load_explicit(stopped, memory_order_relaxed)) {
             if (used && used + blocks > scratch_room(settings)) {
-                finish_copies(plan, copying, s, settings, stream);
+                copy_at_once(plan, &plan->segments[copying], s - copying, copier);
                 copying = s, used = 0;
             }
-            int failed = read_any(plan, segment, settings, scratch + used, stream);
+            int failed = read_any(plan, segment, settings, scratch + used);
             used += blocks;
             if (!failed) result->bytes += bytes;
             for (int32_t i = 0; failed && i < segment->count; i++)
                 plan->pieces[segment->first + i].outcome = SS_NOT_READ;
             if (failed && plan->mirrors) {
-                if (settings->copy) finish_copies(plan, copying, s, settings, stream);
-                read_elsewhere(plan, segment, settings, scratch, stream, result);
+                copy_at_once(plan, &plan->segments[copying], s - copying, copier);
+                read_elsewhere(plan, segment, settings, scratch, copier, result);
                 copying = s + 1, used = 0;
             }
         }
         settle_queue(plan, directory, bytes);
     }
-    if (settings->copy) finish_copies(plan, copying, end, settings, stream);
+    int64_t left = list_copies(plan, &plan->segments[copying], end - copying, copies);
+    if (left <= SS_COPIES) return left;
+    copy_at_once(plan, &plan->segments[copying], end - copying, copier);
+    return 0;
+}
+
+void ss_plan_close(ss_plan *plan, int64_t number, int32_t code, ss_job_result *result) {
+    int32_t first = plan->jobs[number].first, end = first + plan->jobs[number].count;
+    take_copies(plan, &plan->segments[first], end - first, code);
     for (int32_t s = first; s < end; s++)
         for (int32_t i = 0; i < plan->segments[s].count; i++)
             result->failures += plan->pieces[plan->segments[s].first + i].outcome != SS_ARRIVED;

@@ -13,6 +13,7 @@ typedef struct ss_piece {
 
 typedef struct ss_segment {
     int64_t offset, bytes, got;
+    const char *stored; /* in scratch, what is to be copied to a device; null when nothing is */
     int32_t fd, error;
     int32_t first, count; /* of the pieces, which lie side by side in the file */
     int32_t directory;
@@ -48,12 +49,6 @@ typedef struct ss_plan {
     ss_mirrors *mirrors;
 } ss_plan;
 
-/* A device's stream, made by the thread that uses it when it first does. */
-typedef struct ss_stream {
-    void *handle;
-    int made;
-} ss_stream;
-
 typedef struct ss_job_result {
     int64_t bytes, ns;
     int32_t failures, left_out;
@@ -63,9 +58,14 @@ int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_p
                      const int64_t *records, int64_t record_count);
 void ss_plan_free(ss_plan *plan);
 
-/* Read a job, segment by segment, as long as `stopped` is 0; add to the result's bytes, failures and left_out. */
-void ss_plan_read(ss_plan *plan, int64_t job, const ss_lane_settings *settings, char *scratch, ss_stream *stream,
-                  const atomic_int *stopped, ss_job_result *result);
+/* Read a job, segment by segment, as long as `stopped` is 0; add to the result's bytes and left_out. `copier` is null
+ * where the host writes slots itself. Returns how many copies are left for the caller to have made before the job is
+ * closed; there is room for SS_COPIES of them, and they read from scratch. */
+int64_t ss_plan_read(ss_plan *plan, int64_t job, const ss_lane_settings *settings, char *scratch, ss_copier *copier,
+                     const atomic_int *stopped, ss_job_result *result, ss_copy *copies);
+
+/* After the copies of a job came to `code`: add to the result's failures. */
+void ss_plan_close(ss_plan *plan, int64_t job, int32_t code, ss_job_result *result);
 
 /* A job that was not claimed will not be read: its pieces count as cancelled. Returns how many they are. */
 int32_t ss_plan_give_up(ss_plan *plan, int64_t job);

@@ -66,6 +66,7 @@ class Maker:
             alignment=1,
             merge_bytes=4096,
             job_bytes=4096,
+            staging=1,
             scratch=start,
             scratch_bytes=4096,
             scratch_stride=4096,

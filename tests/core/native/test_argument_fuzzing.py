@@ -27,7 +27,16 @@ GLUE = (
         "rows.c",
         "pieces.c",
     ),
-    *("residency_module.c", "residency.c", "tickets_module.c", "tickets.c", "lanes.c", "segments.c", "mirrors.c"),
+    *(
+        "residency_module.c",
+        "residency.c",
+        "tickets_module.c",
+        "tickets.c",
+        "lanes.c",
+        "segments.c",
+        "copies.c",
+        "mirrors.c",
+    ),
 )
 THREADS = ("variants.c", "threads.c")
 FLAGS = ("-std=gnu11", "-ffp-contract=off", "-Wno-psabi")

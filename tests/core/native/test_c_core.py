@@ -14,7 +14,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CORE = "native_test"
 STEPS = "steps_test"
 COMMON = ("variants.c", "threads.c", "matrices.c", "products.c", "experts.c", "rows.c", "kernels_scalar.c")
-LANES = ("lanes.c", "segments.c", "mirrors.c")
+LANES = ("lanes.c", "segments.c", "copies.c", "mirrors.c")
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 PIECES = ("pieces.c", "steps.c", "drafts.c", "many_rows.c")
@@ -55,7 +55,12 @@ def build_residency(folder: pathlib.Path, *flags: str) -> pathlib.Path:
     if os.uname().sysname != "Linux":
         pytest.skip("only Linux tells whether bytes are in the page cache")
     return build(
-        folder, COMPILER, *flags, x86=False, test="residency_test", more=("residency.c", "segments.c", "mirrors.c")
+        folder,
+        COMPILER,
+        *flags,
+        x86=False,
+        test="residency_test",
+        more=("residency.c", "segments.c", "copies.c", "mirrors.c"),
     )
 
 

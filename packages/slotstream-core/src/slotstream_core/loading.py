@@ -145,7 +145,7 @@ def load_model(
             reading.source,
             slot_count=memory_plan.pool_slots,
             lane_count=lanes,
-            ahead_lane_count=choose_ahead_lanes(lanes) if reads_ahead else 0,
+            ahead_lane_count=choose_ahead_lanes(lanes, memory) if reads_ahead else 0,
             memory=memory,
             sweeping=options.sweep,
         )

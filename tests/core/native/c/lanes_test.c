@@ -115,7 +115,7 @@ static char *block(int parts) {
 }
 
 static ss_lane_settings settings_of(char *scratch, int demand, int ahead, script *s) {
-    return (ss_lane_settings){.demand_lanes = demand, .ahead_lanes = ahead, .alignment = 1, .merge_bytes = 4000,
+    return (ss_lane_settings){.demand_lanes = demand, .ahead_lanes = ahead, .staging = 1, .alignment = 1, .merge_bytes = 4000,
                               .job_bytes = 1500, .scratch = scratch, .scratch_bytes = LONG, .scratch_stride = LONG,
                               .ahead_scratch = scratch + (demand + 1) * LONG, .ahead_scratch_bytes = LONG,
                               .ahead_scratch_stride = LONG, .read = s ? scripted : NULL, .context = s};
@@ -418,7 +418,7 @@ static void refuse(place *p) {
     free(scratch);
 }
 
-/* A device whose copies arrive when they are waited for; one stream a thread. */
+/* A device whose copies arrive when they are waited for. */
 typedef struct copies {
     struct {
         void *target;
@@ -454,7 +454,7 @@ static int32_t finish_copies(void *stream) {
 static void copy_to_a_device(place *p) {
     char *scratch = block(2);
     ss_lane_settings settings = settings_of(scratch, 1, 0, NULL);
-    settings.copy = begin_copy, settings.finish = finish_copies, settings.stream = make_stream;
+    settings.device = (ss_device){.copy = begin_copy, .finish = finish_copies, .stream = make_stream};
     ss_lanes *lanes = NULL;
     CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
     int64_t record[] = {3, 1, p->fd, start[0] + 7 * disk[0], p->fd, start[2] + 7 * disk[2]};
@@ -505,7 +505,7 @@ static void copy_from_elsewhere(place *p) {
     ss_mirrors *mirrors = NULL;
     CHECK(ss_mirrors_create(2, &mirrors) == SS_OK);
     ss_lane_settings settings = settings_of(scratch, 1, 0, NULL);
-    settings.copy = begin_copy, settings.finish = finish_copies, settings.stream = make_stream;
+    settings.device = (ss_device){.copy = begin_copy, .finish = finish_copies, .stream = make_stream};
     settings.mirrors = mirrors, settings.job_bytes = 1 << 20;
     ss_lanes *lanes = NULL;
     CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);

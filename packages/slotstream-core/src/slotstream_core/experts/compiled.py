@@ -39,12 +39,15 @@ class LaneScratch:
     """Scratch of one set of lanes: parts of one block, at equal distances.
 
     Attributes:
-        parts: One a lane; for the lanes that a computation waits for, one more, for the thread that waits.
+        parts: For each lane as many as `lane_parts`; for the lanes that a computation waits for, one more, for the
+            thread that waits.
         byte_count: Of each part.
+        lane_parts: More than one where a lane reads on while what it read is copied to a device.
     """
 
     parts: list[Bytes]
     byte_count: int
+    lane_parts: int = 1
 
     @property
     def address(self) -> int | None:
@@ -248,8 +251,9 @@ class CompiledLanes:
         self._kinds = (binding.PieceKindStructure * 0)()
         self._kept_arrays: dict[int, SlotArrays] = {}
         settings = binding.LaneSettings(
-            demand_lanes=len(scratch.parts) - 1,
+            demand_lanes=(len(scratch.parts) - 1) // scratch.lane_parts,
             ahead_lanes=len(ahead_scratch.parts),
+            staging=scratch.lane_parts,
             alignment=source.alignment,
             merge_bytes=merge_bytes,
             job_bytes=job_bytes,
@@ -263,6 +267,8 @@ class CompiledLanes:
             copy=copies.copy if copies else None,
             finish=copies.finish if copies else None,
             stream=copies.stream if copies else None,
+            launch=copies.launch or None if copies else None,
+            kernel=copies.kernel or None if copies else None,
             mirrors=source.native_mirrors,
         )
         handle = ctypes.c_void_p()

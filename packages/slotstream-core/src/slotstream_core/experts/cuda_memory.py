@@ -2,8 +2,8 @@
 
 A host view of an MLX array makes its memory managed: written through the view, pages move to the host and back at a
 small part of the bus's speed. So the memory is advised to stay on the device, the host never touches it, and bytes
-arrive by the CUDA runtime's asynchronous copy into the same addresses, on a stream of each thread's own. The runtime is
-the one MLX brought into the process; nothing is compiled.
+arrive in the same addresses by a kernel that fetches them from pinned memory (compiled lanes), or by the CUDA runtime's
+asynchronous copy on a stream of each thread's own. The runtime is the one MLX brought into the process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from slotstream_core.errors import BackendError
+from slotstream_core.experts.copy_kernel import Grid, Pieces, compile_copy_kernel
 from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, HostMemory, SlotMemory
 
 logger = logging.getLogger("slotstream.experts")
@@ -65,6 +66,15 @@ class CudaMemory:
                 ctypes.c_void_p,
             ]
         self._runtime.cudaStreamSynchronize.argtypes = [ctypes.c_void_p]
+        self._runtime.cudaLaunchKernel.argtypes = [
+            ctypes.c_void_p,
+            Grid,
+            Grid,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_void_p,
+        ]
+        self._kernel = 0
 
     @property
     def copies(self) -> DeviceCopies | None:
@@ -73,7 +83,48 @@ class CudaMemory:
             copy=_address(self._runtime.cudaMemcpyAsync),
             finish=_address(self._runtime.cudaStreamSynchronize),
             stream=_address(self._runtime.cudaStreamCreateWithFlags),
+            launch=_address(self._runtime.cudaLaunchKernel) if self._kernel else 0,
+            kernel=self._kernel,
         )
+
+    def use_kernel(self) -> None:
+        """Have compiled lanes copy with one kernel instead of piece by piece, once it has copied bytes rightly here.
+
+        Raises:
+            BackendError: It cannot be compiled, or does not.
+        """
+        kernel = compile_copy_kernel(self._runtime, device=self._device.id)
+        for unit in (16, 4, 1):
+            self._prove_kernel(kernel, unit)
+        self._kernel = kernel
+
+    def _prove_kernel(self, kernel: int, unit: int) -> None:
+        """Copy two pieces with lengths that are multiples of ``unit`` by the kernel, and back by the runtime."""
+        data, found = self.buffer(PROOF_BYTES), self.buffer(PROOF_BYTES)
+        data[:] = np.random.default_rng(unit).integers(0, 256, PROOF_BYTES, dtype=np.uint8)
+        found[:] = 0
+        place = ctypes.c_void_p()
+        self._require(self._runtime.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(PROOF_BYTES)), "taking memory")
+        first, base = 777 * unit, place.value or 0
+        pieces = Pieces(count=2, unit=unit)
+        pieces.ends[:2] = [777, PROOF_BYTES // unit]
+        pieces.origin[:2] = [data.ctypes.data, data.ctypes.data + first]
+        pieces.target[:2] = [base + PROOF_BYTES - first, base]  # in the other order
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pieces))
+        try:
+            self._require(
+                self._runtime.cudaLaunchKernel(kernel, Grid(3, 1, 1), Grid(64, 1, 1), arguments, 0, self._stream()),
+                "copying by a kernel",
+            )
+            self._require(
+                self._runtime.cudaMemcpyAsync(found.ctypes.data, base, PROOF_BYTES, COPY_DEFAULT, self._stream()),
+                "copying from the device",
+            )
+            self.finish()
+        finally:
+            self._runtime.cudaFree(place)
+        if not np.array_equal(np.roll(data, -first), found):
+            raise BackendError("the copy kernel does not copy what it is given")
 
     def buffer(self, byte_count: int) -> Bytes:
         """See `SlotMemory.buffer`: pinned, so that the device fetches from it at the bus's speed."""
@@ -140,6 +191,10 @@ def cuda_memory() -> SlotMemory:
     except BackendError as error:
         logger.warning("expert slots are written through host views, which is slow: %s", error)
         return HostMemory()
+    try:
+        memory.use_kernel()
+    except (BackendError, AttributeError) as error:  # a runtime without one of the functions
+        logger.warning("records are copied to the device piece by piece, which is slower: %s", error)
     return memory
 
 

@@ -33,6 +33,8 @@ DEMAND_LANES = 32
 AHEAD_LANES = 16
 COPYING_LANES = 4
 JOB_BYTES = 1 << 18
+STAGING = 3
+"""Parts of scratch of a compiled lane that brings records to a device: it reads into one while others are copied."""
 PIECES_PER_READ = 256  # well under the kernel's limit of 1,024 buffers a call
 PAGE_BYTES = 1 << 14  # a multiple of every page size in use
 
@@ -100,12 +102,13 @@ class ExpertReader:
         library = None if native is False else _usable_library(self.source, self.memory, {} if native else os.environ)
         if library is None:
             return None
-        scratch = _scratch(self.memory, self.lane_count + 1, self._scratch_bytes)
+        each = 1 if self.memory.direct else STAGING
+        scratch = _scratch(self.memory, self.lane_count * each + 1, self._scratch_bytes)
         ahead_scratch = _scratch(self.memory, self.ahead_lane_count, self.ahead_scratch_bytes)
         return CompiledLanes(
             library,
             self.source,
-            scratch=LaneScratch(parts=scratch, byte_count=self._scratch_bytes),
+            scratch=LaneScratch(parts=scratch, byte_count=self._scratch_bytes, lane_parts=each),
             ahead_scratch=LaneScratch(parts=ahead_scratch, byte_count=self.ahead_scratch_bytes),
             merge_bytes=self.source.merge_bytes,
             job_bytes=JOB_BYTES,
@@ -321,10 +324,16 @@ def choose_lanes(
     return int(text)
 
 
-def choose_ahead_lanes(lane_count: int) -> int:
+def choose_ahead_lanes(lane_count: int, memory: SlotMemory | None = None) -> int:
     """Return how many lanes read ahead beside `lane_count` lanes: a quarter as many, at most 16.
 
     What they have begun goes on when a request comes, and shares the disk with it, so that more of them make requests
-    wait longer (measured: docs/log.md).
+    wait longer. Beside a device they are as many as the others, at most 16: a layer takes it less time than few lanes
+    need for its records (both measured: docs/log.md).
+
+    Args:
+        lane_count: Lanes for what a computation waits for.
+        memory: Where the slots lie; the host's when not given.
     """
-    return max(1, min(AHEAD_LANES, lane_count // 4))
+    shared = memory is None or memory.direct
+    return max(1, min(AHEAD_LANES, lane_count // 4 if shared else lane_count))

@@ -24,11 +24,15 @@ class DeviceCopies:
         copy: As `cudaMemcpyAsync`.
         finish: As `cudaStreamSynchronize`.
         stream: As `cudaStreamCreateWithFlags`.
+        launch: As `cudaLaunchKernel`, where a kernel copies; else 0.
+        kernel: What it launches, see `slotstream_core.experts.copy_kernel`; else 0.
     """
 
     copy: int
     finish: int
     stream: int
+    launch: int = 0
+    kernel: int = 0
 
 
 class SlotMemory(Protocol):

@@ -13,7 +13,7 @@ from typing import Final
 
 from slotstream_core.errors import NativeError
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 MODULE: Final = "slotstream_core._native"
 
 _REASONS: Final = {

@@ -37,6 +37,7 @@ class LaneSettings(ctypes.Structure):
         ("alignment", c_int64),
         ("merge_bytes", c_int64),
         ("job_bytes", c_int64),
+        ("staging", c_int64),
         ("scratch", c_void_p),
         ("scratch_bytes", c_int64),
         ("scratch_stride", c_int64),
@@ -48,6 +49,8 @@ class LaneSettings(ctypes.Structure):
         ("copy", c_void_p),
         ("finish", c_void_p),
         ("stream", c_void_p),
+        ("launch", c_void_p),
+        ("kernel", c_void_p),
         ("mirrors", c_void_p),
     ]
 

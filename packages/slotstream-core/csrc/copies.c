@@ -1,0 +1,150 @@
+#include "copies.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define STREAMS 2 /* while one's copies are under way, the other's can begin */
+#define COPY_DEFAULT 4 /* cudaMemcpyDefault: the runtime sees from the addresses which way it goes */
+#define STREAM_NON_BLOCKING 1
+/* Enough to keep the bus busy. More would only queue on it, before what the device fetches to begin the next kernel. */
+#define MOST_BLOCKS 8
+#define THREADS 256
+#define UNITS_A_BLOCK (4 * THREADS)
+
+typedef struct stream {
+    void *handle;
+    int made, busy;
+} stream;
+
+struct ss_copier {
+    ss_device device;
+    pthread_mutex_t lock;
+    pthread_cond_t settled;
+    /* under the lock: */
+    ss_wish *first, *last; /* not taken yet */
+    stream streams[STREAMS];
+};
+
+ss_copier *ss_copier_create(const ss_device *device) {
+    ss_copier *copier = calloc(1, sizeof *copier);
+    if (!copier) return NULL;
+    copier->device = *device;
+    if (!pthread_mutex_init(&copier->lock, NULL)) {
+        if (!pthread_cond_init(&copier->settled, NULL)) return copier;
+        pthread_mutex_destroy(&copier->lock);
+    }
+    free(copier);
+    return NULL;
+}
+
+void ss_copier_free(ss_copier *copier) {
+    if (!copier) return;
+    pthread_cond_destroy(&copier->settled);
+    pthread_mutex_destroy(&copier->lock);
+    free(copier);
+}
+
+static int64_t unit_of(uint64_t bits) { return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : 1; }
+
+static int32_t launch(const ss_device *device, ss_pieces *pieces, void *handle) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < pieces->count; i++) pieces->ends[i] = total += pieces->ends[i] / pieces->unit;
+    int64_t blocks = (total + UNITS_A_BLOCK - 1) / UNITS_A_BLOCK;
+    ss_grid grid = {(uint32_t)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), 1, 1}, threads = {THREADS, 1, 1};
+    void *arguments[] = {pieces};
+    return device->launch(device->kernel, grid, threads, arguments, 0, handle);
+}
+
+/* Begin what some threads wish for by launches of the kernel. */
+static int32_t begin_by_kernel(const ss_device *device, const ss_wish *wishes, void *handle) {
+    ss_pieces pieces = {0};
+    uint64_t bits = 0;
+    int32_t code = 0;
+    for (const ss_wish *one = wishes; one && !code; one = one->next) {
+        for (int64_t i = 0; i < one->count && !code; i++) {
+            const ss_copy *copy = &one->copies[i];
+            bits |= (uint64_t)(uintptr_t)copy->to | (uint64_t)(uintptr_t)copy->from | (uint64_t)copy->bytes;
+            pieces.from[pieces.count] = copy->from;
+            pieces.to[pieces.count] = copy->to;
+            pieces.ends[pieces.count++] = copy->bytes; /* `launch` makes ends of lengths */
+            if (pieces.count < SS_COPIES && (i + 1 < one->count || one->next)) continue;
+            pieces.unit = unit_of(bits);
+            code = launch(device, &pieces, handle);
+            pieces.count = 0, bits = 0;
+        }
+    }
+    return code;
+}
+
+static int32_t begin_one_by_one(const ss_device *device, const ss_wish *wishes, void *handle) {
+    int32_t code = 0;
+    for (const ss_wish *one = wishes; one && !code; one = one->next)
+        for (int64_t i = 0; i < one->count && !code; i++)
+            code = device->copy(one->copies[i].to, one->copies[i].from, (size_t)one->copies[i].bytes, COPY_DEFAULT, handle);
+    return code;
+}
+
+/* Without the lock: make copies, and return when none is under way. */
+static int32_t make(const ss_device *device, stream *on, const ss_wish *wishes) {
+    if (!on->made) {
+        int32_t code = device->stream(&on->handle, STREAM_NON_BLOCKING);
+        if (code) return code;
+        on->made = 1;
+    }
+    int32_t code = device->launch ? begin_by_kernel(device, wishes, on->handle)
+                                  : begin_one_by_one(device, wishes, on->handle);
+    int32_t end = device->finish(on->handle);
+    return code ? code : end;
+}
+
+void ss_copy_later(ss_copier *copier, ss_wish *wish) {
+    wish->next = NULL;
+    pthread_mutex_lock(&copier->lock);
+    if (copier->last) copier->last->next = wish;
+    else copier->first = wish;
+    copier->last = wish;
+    stream *on = NULL;
+    for (int i = 0; i < STREAMS && !on; i++)
+        if (!copier->streams[i].busy) on = &copier->streams[i];
+    if (on) on->busy = 1;
+    while (on && copier->first) {
+        ss_wish *wishes = copier->first;
+        copier->first = copier->last = NULL;
+        pthread_mutex_unlock(&copier->lock);
+        int32_t code = make(&copier->device, on, wishes);
+        for (ss_wish *one = wishes, *next; one; one = next) {
+            next = one->next; /* once it is over, its memory is its owner's again */
+            one->over(one, code);
+        }
+        pthread_mutex_lock(&copier->lock);
+    }
+    if (on) on->busy = 0;
+    pthread_mutex_unlock(&copier->lock);
+}
+
+typedef struct waited {
+    ss_wish wish; /* first */
+    ss_copier *copier;
+    int32_t code;
+    int done;
+} waited;
+
+static void settle(ss_wish *wish, int32_t code) {
+    waited *mine = (waited *)wish;
+    ss_copier *copier = mine->copier;
+    pthread_mutex_lock(&copier->lock);
+    mine->code = code;
+    mine->done = 1;
+    pthread_cond_broadcast(&copier->settled);
+    pthread_mutex_unlock(&copier->lock);
+}
+
+int32_t ss_copy_all(ss_copier *copier, const ss_copy *copies, int64_t count) {
+    if (!count) return 0;
+    waited mine = {.wish = {.copies = copies, .count = count, .over = settle}, .copier = copier};
+    ss_copy_later(copier, &mine.wish);
+    pthread_mutex_lock(&copier->lock);
+    while (!mine.done) pthread_cond_wait(&copier->settled, &copier->lock);
+    pthread_mutex_unlock(&copier->lock);
+    return mine.code;
+}

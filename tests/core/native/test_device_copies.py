@@ -1,0 +1,187 @@
+"""The kernel that copies to a device, compiled for the host, behind compiled lanes: it brings the right bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotstream_core.errors import BackendError
+from slotstream_core.experts.batches import Record
+from slotstream_core.experts.copy_kernel import MOST_PIECES, SOURCE, Grid, Pieces, compile_copy_kernel
+from slotstream_core.experts.reader import ExpertReader
+from slotstream_core.experts.slot_memory import DeviceCopies
+from slotstream_core.experts.slots import SlotArrays
+from slotstream_core.experts.sources import StoredExperts
+from slotstream_core.native.binding import library_path
+from tests.core.expert_files import ExpertFile, read_batch
+from tests.core.native.test_device_lanes import ScriptedDevice
+
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+KERNEL_HANDLE = 77
+
+pytestmark = pytest.mark.skipif(library_path() is None or COMPILER is None, reason="there is no compiler")
+
+LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, Grid, Grid, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_void_p
+)
+SHIM = """
+#include <cstddef>
+#define __device__
+#define __global__
+struct uint4 { unsigned int x, y, z, w; };
+struct place { unsigned int x; };
+static place blockIdx, blockDim, threadIdx, gridDim;
+"""
+RUN = """
+extern "C" void run(const slotstream_pieces* pieces, unsigned int blocks, unsigned int threads) {
+  gridDim.x = blocks, blockDim.x = threads;
+  for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
+    for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) slotstream_copy_pieces(*pieces);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The kernel as a function of the host: its argument, blocks and threads."""
+    folder = tmp_path_factory.mktemp("copies")
+    source, library = folder / "copies.cpp", folder / "copies.so"
+    source.write_text(SHIM + SOURCE + RUN)
+    command = [str(COMPILER), "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(library), str(source)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(library))
+
+
+class LaunchingDevice(ScriptedDevice):
+    """A device whose copies are made by the kernel when its stream is waited for; single copies are refused."""
+
+    def __init__(self, kernel: ctypes.CDLL) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.launches: list[Pieces] = []
+        self.launch_code = 0
+        self._waiting: dict[int, list[tuple[Pieces, int, int]]] = {}
+        self._guard = threading.Lock()
+        self._launching = LAUNCH(self._launch)
+        self.copy_code = lambda number: 1
+        plain = self.copies
+        assert plain is not None
+        launch = ctypes.cast(self._launching, ctypes.c_void_p).value or 0
+        self.copies = DeviceCopies(
+            copy=plain.copy, finish=plain.finish, stream=plain.stream, launch=launch, kernel=KERNEL_HANDLE
+        )
+
+    def _launch(
+        self,
+        handle: int,
+        blocks: Grid,
+        threads: Grid,
+        arguments: ctypes._Pointer[ctypes.c_void_p],
+        shared: int,
+        on: int,
+    ) -> int:
+        pieces = Pieces.from_buffer_copy(ctypes.string_at(arguments[0], ctypes.sizeof(Pieces)))
+        right = handle == KERNEL_HANDLE and not shared and (blocks.y, blocks.z, threads.y, threads.z) == (1, 1, 1, 1)
+        with self._guard:
+            self.launches.append(pieces)
+            self._waiting.setdefault(on, []).append((pieces, blocks.x, threads.x))
+        return self.launch_code if right else 1
+
+    def _finish(self, stream: int) -> int:
+        with self._guard:
+            waiting = self._waiting.pop(stream, [])
+        for pieces, blocks, threads in waiting:
+            self.kernel.run(ctypes.byref(pieces), blocks, threads)
+        return super()._finish(stream)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_the_kernel_brings_random_records_as_they_lie_on_disk(
+    stored: ExpertFile, kernel: ctypes.CDLL, direct: bool
+) -> None:
+    device, random = LaunchingDevice(kernel), np.random.default_rng(3)
+    layout = stored.layout("BF16")
+    arrays = SlotArrays(layout, 12, device)
+    with (
+        StoredExperts(layout, direct=direct) as source,
+        ExpertReader(source, lane_count=3, ahead_lane_count=2, memory=device, native=True) as reader,
+    ):
+        assert reader.compiled
+        for turn in range(40):
+            ahead = turn % 3 == 2
+            keys = random.choice(layout.record_count, 1 if ahead else int(random.integers(1, 13)), replace=False)
+            records = [
+                Record(*divmod(int(key), layout.expert_count), slot, bool(turn % 2)) for slot, key in enumerate(keys)
+            ]
+            assert read_batch(reader, arrays, records, ahead=ahead).errors == {}
+            for record in records:
+                for kind, view in enumerate(arrays.views):
+                    assert view[record.slot].tobytes() == stored.bytes_of(layout, record.layer, record.expert, kind)
+    assert device.begun == 0
+    assert device.streams <= 2
+    assert any(launch.count > 1 for launch in device.launches)
+
+
+def test_a_launch_that_the_device_refuses_fails_its_records(stored: ExpertFile, kernel: ctypes.CDLL) -> None:
+    device = LaunchingDevice(kernel)
+    device.launch_code = 700
+    layout = stored.layout("BF16")
+    with StoredExperts(layout) as source, ExpertReader(source, lane_count=1, memory=device, native=True) as reader:
+        batch = read_batch(reader, SlotArrays(layout, 1, device), [Record(0, 2, 0, True)])
+    assert isinstance(batch.errors[0], BackendError)
+    assert "the CUDA runtime says 700" in str(batch.errors[0])
+
+
+@pytest.mark.parametrize("unit", [16, 4, 1])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_the_kernel_copies_every_byte_of_every_piece_and_no_other(kernel: ctypes.CDLL, unit: int, blocks: int) -> None:
+    random = np.random.default_rng(unit)
+    lengths = [int(length) * unit for length in random.integers(1, 50, MOST_PIECES)]
+    stride = 64 * unit
+    data = random.integers(0, 256, MOST_PIECES * stride, dtype=np.uint8)
+    room = np.zeros(data.nbytes + 64, np.uint8)
+    found = room[-room.ctypes.data % 64 :][: data.nbytes]
+    places = random.permutation(MOST_PIECES)
+    wanted = np.zeros_like(data)
+    pieces = Pieces(count=MOST_PIECES, unit=unit)
+    end = 0
+    for piece, (length, place) in enumerate(zip(lengths, places.tolist(), strict=True)):
+        end += length // unit
+        pieces.ends[piece] = end
+        pieces.origin[piece] = data.ctypes.data + piece * stride
+        pieces.target[piece] = found.ctypes.data + place * stride
+        wanted[place * stride :][:length] = data[piece * stride :][:length]
+    kernel.run(ctypes.byref(pieces), blocks, 32)
+    assert np.array_equal(found, wanted)
+
+
+def test_the_argument_has_the_size_that_the_library_and_the_kernel_give_it(kernel: ctypes.CDLL, tmp_path: Path) -> None:
+    header = Path(__file__).parents[3] / "packages/slotstream-core/csrc/copies.h"
+    program = tmp_path / "size.cpp"
+    program.write_text(
+        f'#include <stdint.h>\n#include "{header}"\n{SHIM}{SOURCE}\n'
+        'static_assert(sizeof(ss_pieces) == sizeof(slotstream_pieces) && SS_COPIES == 128, "");\n'
+        'extern "C" int size() { return sizeof(ss_pieces); }\n'
+    )
+    library = tmp_path / "size.so"
+    command = [str(COMPILER), "-std=c++17", "-shared", "-fPIC", "-o", str(library), str(program)]
+    subprocess.run(command, check=True)
+    assert ctypes.CDLL(str(library)).size() == ctypes.sizeof(Pieces)
+
+
+def test_without_the_cuda_compiler_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotstream_core.experts.copy_kernel.COMPILER", "libnosuchcompiler.so")
+
+    class Runtime:
+        def cudaDeviceGetAttribute(self, place: object, attribute: int, device: int) -> int:  # noqa: N802
+            return 0
+
+    with pytest.raises(BackendError, match="libnosuchcompiler"):
+        compile_copy_kernel(Runtime(), device=0)  # type: ignore[arg-type]
