@@ -97,7 +97,7 @@ def test_the_scalar_variant_passes_the_c_test_under_sanitizers(tmp_path: pathlib
 
 @pytest.mark.slow
 def test_the_layout_of_sixteen_lanes_passes_the_c_test_in_plain_c(tmp_path: pathlib.Path) -> None:
-    flags = ("-O1", "-DLANES=16", "-fsanitize=address", "-Wno-psabi")
+    flags = ("-O1", "-DSS_SCALAR_LANES=16", "-fsanitize=address", "-Wno-psabi")
     assert "scalar ok" in run(str(build(tmp_path, COMPILER, *flags, x86=False)), "scalar")
 
 
