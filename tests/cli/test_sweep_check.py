@@ -22,7 +22,7 @@ def test_a_prompt_read_expert_by_expert_leaves_the_reply_alone(invoke: Invoke, t
 def test_a_check_that_swept_nothing_fails_and_says_why(
     invoke: Invoke, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StreamedExperts, "open_sweep", lambda _experts, *, ends_prompt: None)
+    monkeypatch.setattr(StreamedExperts, "open_sweep", lambda _experts, **_call: None)
     result = invoke("sweep-check", "--model", tiny_model, "--prompt-tokens", "256", "--max-tokens", "1")
     assert result.exit_code == 1
     assert "FAIL  the prompt was read expert by expert: 0 and 0 layers" in result.stdout
