@@ -295,6 +295,16 @@ def test_compiled_reads_bring_the_rows_that_python_reads_and_leave_it_what_they_
         assert calls[-1] == 0
 
 
+def test_no_rows_are_read_into_no_room() -> None:
+    widths, most = np.array([4, 8], np.int64), np.full(2, 2**62, np.int64)
+    nothing, no_room = np.zeros((0, 2, 2), np.int64), np.zeros((0, 12), np.uint8)
+    assert _native.read_rows(nothing, widths, no_room) == _native.read_rows(nothing, most, no_room) == 0
+    with pytest.raises(ValueError, match="a piece is empty"):
+        _native.read_rows(nothing, np.zeros(2, np.int64), no_room)
+    with pytest.raises(ValueError, match="room for every row"):
+        _native.read_rows(nothing, widths, np.zeros((1, 12), np.uint8))
+
+
 def test_the_rows_of_one_token_are_those_it_has_among_others() -> None:
     draw = np.random.default_rng(2)
     numbers = draw.integers(1, 2**62, 3) * 2 + 1

@@ -499,11 +499,11 @@ static PyObject *py_read_rows(PyObject *self, PyObject *const *args, Py_ssize_t 
     Py_buffer *out = acquire(&call, args[2], PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     require(&call, call.failed || (out->itemsize == 1 && pieces_count > 0 && numbers % (2 * pieces_count) == 0),
             "the places are not those of whole rows");
-    for (int64_t k = 0; !call.failed && k < pieces_count; k++) {
-        require(&call, widths[k] > 0 && widths[k] <= out->len, "a piece is empty, or larger than the room for it");
-        if (!call.failed) width += widths[k];
-    }
     if (!call.failed) rows = numbers / (2 * pieces_count);
+    for (int64_t k = 0; !call.failed && k < pieces_count; k++) {
+        require(&call, widths[k] > 0 && (!rows || widths[k] <= out->len), "a piece is empty, or larger than the room for it");
+        if (!call.failed && rows) width += widths[k];
+    }
     require(&call, call.failed || times(&call, rows, width) == out->len, "there is not room for every row");
     keep_apart(&call);
     if (!call.failed) {
