@@ -11,7 +11,8 @@ from slotstream_core.experts.residency import Count
 from slotstream_core.native.binding import library_path
 from slotstream_core.native.checking import random_matrix
 from slotstream_core.native.lanes import PieceKindStructure
-from tests.core.native.fuzz_arguments import Maker, advance_delta, forecast, foresee
+from tests.core.native.fuzz_maker import Maker
+from tests.core.native.fuzz_recipes import advance_delta, forecast, foresee
 
 if library_path() is None:
     pytest.skip("installed without a compiler", allow_module_level=True)
