@@ -29,7 +29,7 @@ _PAIR_BYTES: Final = 24 * 8 + 16
 _LEAST_ROWS: Final = 64
 _PATCH_QUERIES: Final = 256
 _SHORT_PASS: Final = 255
-_SHARED_FRACTION: Final = 6
+_SHARED_FRACTION: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +113,9 @@ def group_read_scopes(passes: Sequence[PrefillPass], *, boundaries: Collection[i
 def shared_token_bytes(geometry: ModelGeometry) -> int:
     """Return what each token of further passes in a scope occupies while the scope runs through a layer.
 
-    It is the residual streams before and after the layer, the input and outputs of its experts and their routing:
-    for the published model in float32 (2 x 4 + 3 + 10 + 1) x 2560 x 4 = 225 kB, a sixth of the workspace that a
-    token of a pass is charged; that fraction is used for every model and type.
+    It is the residual streams before the layer, between its halves and after it, the input and outputs of its experts,
+    their routing, and packed n-gram rows: for the published model in float32 (3 x 4 + 2 + 10) x 2560 x 4 + 2,000 =
+    248 kB, less than a fifth of the workspace that a token of a pass is charged; that is used for every model and type.
     """
     return -(-geometry.prefill_bytes_per_token // _SHARED_FRACTION)
 
