@@ -399,6 +399,8 @@ def test_a_disk_without_room_is_refused_before_any_object(
     with pytest.raises(NotEnoughSpace) as caught:
         pull(model, tmp_path / "copy", options=options(free_space=lambda directory: needed - 1))
     assert (caught.value.needed_bytes, caught.value.free_bytes) == (needed, needed - 1)
+    with pytest.raises(NotEnoughSpace, match=r"needs 2\.0 GB \(2\.0 GB of it spare\) and has 1\.5 MB free"):
+        pull(model, tmp_path / "copy", options=options(free_space=lambda directory: 1_500_000))
     assert server.paths("objects/") == []
     pull(model, tmp_path / "copy", options=options(free_space=lambda directory: needed))
     assert same_files(packaged.model, tmp_path / "copy")

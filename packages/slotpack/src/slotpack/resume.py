@@ -361,11 +361,16 @@ def admit(
     available = free(directory)
     if missing and available < needed:
         raise NotEnoughSpace(
-            f"{directory} needs {needed / 1e9:.1f} GB ({margin_bytes / 1e9:.1f} GB of it spare) and has "
-            f"{available / 1e9:.1f} GB free; free some space or choose another directory",
+            f"{directory} needs {_decimal(needed)} ({_decimal(margin_bytes)} of it spare) and has "
+            f"{_decimal(available)} free; free some space or choose another directory",
             needed_bytes=needed,
             free_bytes=available,
         )
+
+
+def _decimal(byte_count: int) -> str:
+    """A size in GB, or in MB below one."""
+    return f"{byte_count / 1e9:.1f} GB" if byte_count >= 10**9 else f"{byte_count / 1e6:.1f} MB"
 
 
 def put_in_place(part: pathlib.Path, final: pathlib.Path) -> None:

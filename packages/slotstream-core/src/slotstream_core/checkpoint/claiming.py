@@ -20,6 +20,8 @@ SPARE_DISK_BYTES: Final = 64 * 2**20
 def claimed(directory: Path, *, doing: str) -> Iterator[bool]:
     """Create the directory if need be and keep other writers out of it; yield whether it was created.
 
+    A directory that was created goes again when what follows fails before anything was put in it.
+
     Args:
         directory: Where to write.
         doing: What is done there, such as "conversion", for messages.
@@ -48,6 +50,11 @@ def claimed(directory: Path, *, doing: str) -> Iterator[bool]:
         if not _leads_to(directory, descriptor):
             raise CheckpointError(f"another {doing} has just ended and removed {directory}; run this again")
         yield created
+    except BaseException:
+        if created:
+            with suppress(OSError):  # it is not empty
+                directory.rmdir()
+        raise
     finally:
         os.close(descriptor)
 

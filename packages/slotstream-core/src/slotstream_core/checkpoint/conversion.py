@@ -16,7 +16,7 @@ import numpy.typing as npt
 from slotstream_core.checkpoint.claiming import check_free_space, claimed
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.checkpoint.floats import encode
-from slotstream_core.checkpoint.headers import CONFIG_NAME, DRAFT_NAME, DTYPE_BYTES, list_directory, read_directory
+from slotstream_core.checkpoint.headers import CONFIG_NAME, DRAFT_NAME, DTYPE_BYTES, read_directory
 from slotstream_core.checkpoint.quantising import quantise_rows
 from slotstream_core.checkpoint.quantization import ModuleQuantization, Quantization
 from slotstream_core.checkpoint.resumption import ConversionState, fingerprint
@@ -167,26 +167,18 @@ def convert_checkpoint(
         files.append(Shard(file_name=DRAFT_NAME, tensors=tuple(outputs)))
     settings = {"layout": 1, "storage": asdict(options.storage), "shard_bytes": options.shard_bytes}
     identity = fingerprint(settings, (source / CONFIG_NAME, *checkpoint.files))
-    with claimed(destination, doing="conversion") as created:
+    with claimed(destination, doing="conversion"):
         state = ConversionState.begin(destination, identity)
         try:
             report = _write_files(files, [*main, *draft], state, options.block_bytes, progress)
         except BaseException:
-            _abandon(state, created=created)
+            if not state.finished:
+                state.discard()
             raise
         block = quantization_block(options.storage, _settings([*main, *draft]))
         _complete(checkpoint, destination, shards, converted_config(checkpoint.document, block))
         state.discard()
     return report
-
-
-def _abandon(state: ConversionState, *, created: bool) -> None:
-    """Leave no trace of a conversion that stopped before its first file was finished."""
-    if state.finished:
-        return
-    state.discard()
-    if created and not list_directory(state.directory):
-        state.directory.rmdir()
 
 
 def _check_paths(source: Path, destination: Path) -> None:
