@@ -5,7 +5,8 @@ Three engines over one checkpoint continue the same prompts with equal pools: wi
 drafts a pass (`on`), and with what the engine takes to be worth it (`auto`). Their replies are made side by side, a
 short piece of each in turn and in changing order, and each piece of one engine is compared with the same piece of
 another: the same tokens, a moment apart. A piece is timed after the first tokens of a turn, which find the caches full
-of another engine's weights. Every round continues other texts; the first one, of fresh engines, is told apart.
+of another engine's weights. Every round continues other texts; the first one, of fresh engines, is told apart. Engines
+are loaded anew several times, since two that do the same differ by some per cent as long as they live.
 
 Reported are middles of those ratios with a bootstrap interval of 95%, in wall clock and in processor time: the
 geometric mean of their middle half. With `--control` a second engine like `off` runs beside the others: what it comes
@@ -168,7 +169,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a checkpoint directory with a draft head (default: the demo)")
     parser.add_argument("--tokens", type=int, default=192, help="most tokens of a reply")
     parser.add_argument("--piece", type=int, default=14, help="tokens of a piece")
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=2, help="replies to each kind of text after a set's first ones")
+    parser.add_argument("--sets", type=int, default=4, help="how often engines are loaded anew")
     parser.add_argument("--experts-per-layer", type=int, nargs="+", default=[16, 64], help="pool sizes")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS), help="kinds of text")
     parser.add_argument("--control", action="store_true", help="run a second engine without the draft head as well")
@@ -187,6 +189,7 @@ def main() -> None:
             tokens=options.tokens,
             piece=options.piece,
             rounds=options.rounds,
+            sets=options.sets,
         )
         for text, tally in run.later.items():
             name = f"{text} {experts} experts"
@@ -197,7 +200,8 @@ def main() -> None:
             over, wall, processor = f"{name} {experts} experts", estimate(group[0], middle_mean), group[1]
             rows.append((over, "", "", "", "", wall.shown(3), estimate(processor, middle_mean).shown(3), "", ""))
             values |= wall.values(f"{over} auto_over_better_ratio") | {f"{over} pieces": len(processor)}
-    settings = {"texts": options.texts, "tokens": options.tokens, "piece": options.piece, "rounds": options.rounds}
+    settings = {"texts": options.texts, "tokens": options.tokens, "piece": options.piece}
+    settings |= {"rounds": options.rounds, "sets": options.sets}
     report(
         BenchmarkResult(benchmark="speculation", settings=settings, values=values),
         table=format_table(
@@ -231,7 +235,7 @@ def judge(tally: Tally) -> tuple[tuple[str, ...], dict[str, float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the engines did with each kind of text: fresh ones in the first round, and in all later rounds."""
+    """What the engines did with each kind of text: fresh ones in a set's first round, and in all later rounds."""
 
     first: Mapping[str, Tally]
     later: Mapping[str, Tally]
@@ -251,31 +255,42 @@ def _joined(ratios: Sequence[tuple[list[float], list[float]]]) -> tuple[list[flo
 
 
 def measure(
-    directory: Path, experts: int, *, modes: Sequence[Mode], texts: Sequence[str], tokens: int, piece: int, rounds: int
+    directory: Path,
+    experts: int,
+    *,
+    modes: Sequence[Mode],
+    texts: Sequence[str],
+    tokens: int,
+    piece: int,
+    rounds: int,
+    sets: int,
 ) -> Run:
-    """Return what the engines did with each kind of text."""
-    with ExitStack() as opened:
-        engines: dict[Mode, Engine] = {
-            mode: opened.enter_context(
-                load(
-                    directory,
-                    request=PlanRequest(
-                        experts_per_layer=experts, mtp="off" if mode == "again" else mode, prefix_cache="off"
-                    ),
-                )
-            )
-            for mode in modes
-        }
-        if engines["auto"].plan.draft == "off":
-            raise SystemExit(f"the plan for {experts} experts a layer has no draft head; give more experts")
-        run = Run(first={text: Tally() for text in texts}, later={text: Tally() for text in texts})
-        for number in range(rounds + 1):
-            for text in texts:
-                tally = (run.later if number else run.first)[text]
-                side_by_side(engines, TEXTS[text](number), tally, tokens=tokens, piece=piece)
+    """Return what the engines did with each kind of text; in each set of engines another mode's is loaded first."""
+    run = Run(first={text: Tally() for text in texts}, later={text: Tally() for text in texts})
+    for number in range(sets):
+        with ExitStack() as opened:
+            engines = {
+                mode: opened.enter_context(load_engine(directory, experts, mode))
+                for mode in _order(tuple(modes), number)
+            }
+            for place in range(rounds + 1):
+                for text in texts:
+                    tally = (run.later if place else run.first)[text]
+                    prompt = TEXTS[text](number * (rounds + 1) + place)
+                    side_by_side(engines, prompt, tally, tokens=tokens, piece=piece)
     if empty := [text for text, tally in run.later.items() if not tally.pieces]:
         raise SystemExit(f"every {empty[0]} reply ended before {piece} tokens; ask for more rounds or shorter pieces")
     return run
+
+
+def load_engine(directory: Path, experts: int, mode: Mode) -> Engine:
+    """Load the checkpoint with that many experts of every layer in slots."""
+    mtp = "off" if mode == "again" else mode
+    engine = load(directory, request=PlanRequest(experts_per_layer=experts, mtp=mtp, prefix_cache="off"))
+    if mode == "auto" and engine.plan.draft == "off":
+        engine.close()
+        raise SystemExit(f"the plan for {experts} experts a layer has no draft head; give more experts")
+    return engine
 
 
 def side_by_side(engines: Mapping[Mode, Engine], prompt: str, tally: Tally, *, tokens: int, piece: int) -> None:
