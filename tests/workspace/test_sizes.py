@@ -4,7 +4,7 @@ import ast
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("packages", "benchmarks", "tools")
+FOLDERS = ("packages", "benchmarks", "tools", "tests")
 FILE_LINES = 600
 FUNCTION_LINES = 80
 

@@ -158,7 +158,7 @@ class ExpertSweep:
         self._kept = 1
         self._threads = threads
         self._fetches = False
-        self._prompt = False  # whether groups are released before the next is asked for
+        self._in_time = False  # whether groups are released before the next is asked for
         self._queued = 0  # the layer of the queue
         self._queue: deque[int] = deque()  # experts not asked for yet
         self._coming: deque[_Coming] = deque()
@@ -210,7 +210,7 @@ class ExpertSweep:
             fetched = self._fetch(layer)
             if fetched is not None:
                 yield fetched
-                self._prompt = len(self._vacant) == len(self._ring)
+                self._in_time = len(self._vacant) == len(self._ring)
         while self._awaits(layer):
             self._fill()
             if not self._coming:
@@ -275,7 +275,7 @@ class ExpertSweep:
     def _fetch(self, layer: int) -> SweepGroup | None:
         """Bring the next queued records at once, as far as the page cache holds them; the others stay queued."""
         ring = len(self._ring)
-        count = min(len(self._vacant), self._most, len(self._queue), ring if self._prompt else max(1, ring // 2))
+        count = min(len(self._vacant), self._most, len(self._queue), ring if self._in_time else max(1, ring // 2))
         if not count:
             raise self._without_slots(layer)
         experts = [self._queue.popleft() for _ in range(count)]
