@@ -20,7 +20,7 @@ from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.native.binding import library_path
 from tests.core.expert_files import ExpertFile, read_batch
-from tests.core.native.test_device_lanes import ScriptedDevice
+from tests.core.native.test_device_lanes import ScriptedDevice, check_random_records
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 KERNEL_HANDLE = 77
@@ -106,24 +106,8 @@ class LaunchingDevice(ScriptedDevice):
 def test_the_kernel_brings_random_records_as_they_lie_on_disk(
     stored: ExpertFile, kernel: ctypes.CDLL, direct: bool
 ) -> None:
-    device, random = LaunchingDevice(kernel), np.random.default_rng(3)
-    layout = stored.layout("BF16")
-    arrays = SlotArrays(layout, 12, device)
-    with (
-        StoredExperts(layout, direct=direct) as source,
-        ExpertReader(source, lane_count=3, ahead_lane_count=2, memory=device, native=True) as reader,
-    ):
-        assert reader.compiled
-        for turn in range(40):
-            ahead = turn % 3 == 2
-            keys = random.choice(layout.record_count, 1 if ahead else int(random.integers(1, 13)), replace=False)
-            records = [
-                Record(*divmod(int(key), layout.expert_count), slot, bool(turn % 2)) for slot, key in enumerate(keys)
-            ]
-            assert read_batch(reader, arrays, records, ahead=ahead).errors == {}
-            for record in records:
-                for kind, view in enumerate(arrays.views):
-                    assert view[record.slot].tobytes() == stored.bytes_of(layout, record.layer, record.expert, kind)
+    device = LaunchingDevice(kernel)
+    check_random_records(stored, device, direct=direct, turns=40)
     assert device.begun == 0
     assert device.streams <= 2
     assert any(launch.count > 1 for launch in device.launches)

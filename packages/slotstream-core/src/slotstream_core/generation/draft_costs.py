@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
+from statistics import median_high
 from typing import Final
 
 _SAMPLES: Final = 15
@@ -136,11 +137,11 @@ class DraftCosts:
         computing_s = max(0.0, cost.time_s - cost.wait_s)
         near = [seconds for place, seconds in self._plain if place >= self._passes - _NEAR]
         if near and self._plain[-1][0] >= self._passes - _NEAREST:
-            self._learn_shares(cost, computing_s, _middle(near))
+            self._learn_shares(cost, computing_s, median_high(near))
         self._learn_bytes(cost)
         if not cost.depth:
             self._plain.append((self._passes, computing_s))
-            self._computing_s = _middle([seconds for _, seconds in self._plain])
+            self._computing_s = median_high(seconds for _, seconds in self._plain)
         self._price()
 
     def _price(self) -> None:
@@ -200,7 +201,3 @@ class DraftCosts:
         """Seconds of so many guesses, and of so many added rows."""
         added_s = sum(self.guess_s(place) for place in range(guesses))
         return added_s + sum(self.row_s(place) for place in range(rows))
-
-
-def _middle(samples: list[float]) -> float:
-    return sorted(samples)[len(samples) // 2]

@@ -61,6 +61,7 @@ class EagerExpertLayer(ExpertLayer):
         self._shared_down_map = EagerMap(self._shared_down, host)
         self._shared_gate_map = EagerMap(self._shared_gate, host)
         self._seen: tuple[ExpertArrays, Views | None] | None = None
+        self._calls: ExpertCalls | None = None
         self._compact: MatrixView | None = None
 
     def prepare_forecasts(self) -> int:
@@ -89,7 +90,11 @@ class EagerExpertLayer(ExpertLayer):
     def calls(self, compiled: _native.Layer) -> ExpertCalls | None:
         """The compiled calls for the experts as they lie now; None when their matrices are not taken."""
         views = self._views(self._experts.arrays(self._layer))
-        return None if views is None else ExpertCalls(compiled, self._eager, views)
+        if views is None:
+            return None
+        if self._calls is None or self._calls.stacks is not views:
+            self._calls = ExpertCalls(compiled, self._eager, views)
+        return self._calls
 
     def join_streams(
         self, calls: ExpertCalls, attended: Attended, leases: PassLeases, watch: PassWatch | None, out: Floats

@@ -46,7 +46,10 @@ class ExpertCalls:
     Args:
         layer: The layer.
         host: The threads.
-        stacks: The gate, up and down matrices of all places; they outlive this.
+        stacks: The gate, up and down matrices of all places.
+
+    Attributes:
+        stacks: The same.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class ExpertCalls:
     ) -> None:
         self._layer = layer
         self._pool = host.handle
+        self.stacks = stacks
         self._gate, self._up, self._down = (stack.handle for stack in stacks)
 
     def share(self, x: Floats) -> Shared:
