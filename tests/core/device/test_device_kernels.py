@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,8 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import SettingError
 from slotstream_core.experts import ExpertLayout, StoredExperts, StreamedExperts
 from slotstream_core.experts.layout import trunk_modules
+from slotstream_core.experts.leases import PoolLease
+from slotstream_core.experts.stacks import Slots
 from slotstream_core.generation.decoding import logits_row
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
 from slotstream_core.models.registry import build_model
@@ -57,6 +59,16 @@ def offered(kernels: DeviceKernels | None) -> Iterator[None]:
         yield
 
 
+class ArrivedExperts(StreamedExperts):
+    """Requests return with their records in place: an emulated kernel computes when it is called, a device's later."""
+
+    def request(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> PoolLease:
+        """See `StreamedExperts.request`."""
+        lease = super().request(layer, experts, threads=threads)
+        lease.wait()
+        return lease
+
+
 def replies(directory: Path, emulator: Emulator | None, share: float) -> list[np.ndarray]:
     """The logits of a few greedy tokens after a prompt; the emulator notes what ran for these tokens."""
     return replies_of(directory, None if emulator is None else DeviceKernels(emulator), share, emulator)
@@ -73,7 +85,7 @@ def replies_of(
         source = opened.enter_context(StoredExperts(layout))
         backend = Backend.detect() if Backend.detect().kind == "cuda" else DEVICE
         slots = int(layout.record_count * share)
-        experts = opened.enter_context(StreamedExperts(source, slot_count=slots, lane_count=1))
+        experts = opened.enter_context(ArrivedExperts(source, slot_count=slots, lane_count=1))
         model = opened.enter_context(build_model(stored, experts, backend))
         state = model.new_state()
         row = logits_row(model.forward(PROMPT, state).logits)
