@@ -277,6 +277,29 @@ def choosers(count: int) -> list[Directories]:
     return [PythonDirectories(count), CompiledDirectories(library, count)]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_one_long_stall_is_forgotten_by_the_next_read_that_tries_the_directory_again(compiled: bool) -> None:
+    chooser, now_s, record_bytes = choosers(2)[compiled], 0.0, 1 << 20
+
+    def read(took_s: float) -> int:
+        nonlocal now_s
+        chosen = chooser.choose(record_bytes, 1)
+        chooser.begin(chosen, now_s)
+        now_s += took_s
+        chooser.end(chosen, now_s, record_bytes)
+        chooser.settle(chosen, record_bytes)
+        return chosen
+
+    waiting = chooser.choose(record_bytes, 1)
+    assert read(0.001) != waiting
+    chooser.settle(waiting, record_bytes)
+    stalled = read(0.4)
+    assert stalled == waiting
+    assert [read(0.001) for _ in range(REMEASURE_AFTER)].count(stalled) == 0
+    assert read(0.001) == stalled
+    assert chooser.state(stalled).bytes_per_s == pytest.approx(record_bytes / 0.001)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_compiled_code_chooses_as_python_does_whatever_happens(seed: int) -> None:
     random = np.random.default_rng(seed)

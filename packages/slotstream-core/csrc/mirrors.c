@@ -12,6 +12,7 @@
 typedef struct directory {
     ss_directory_state state;
     int64_t under_way;
+    int32_t measured_anew; /* what is measured next counts alone: it was slow long ago */
     double since_s, busy_s, bytes;
 } directory;
 
@@ -73,6 +74,7 @@ static int32_t choose(ss_mirrors *mirrors, int64_t bytes, int64_t records) {
         if (!one->state.usable) continue;
         if (one->state.passed_over >= REMEASURE_AFTER) {
             chosen = i;
+            mirrors->all[i].measured_anew = 1;
             break;
         }
         double rate = rate_of(one), expected = (double)(one->state.queued_bytes + bytes) / (rate > 0 ? rate : assumed);
@@ -111,6 +113,7 @@ void ss_mirrors_begin(ss_mirrors *mirrors, int32_t number, double now_s) {
 void ss_mirrors_end(ss_mirrors *mirrors, int32_t number, double now_s, int64_t bytes) {
     pthread_mutex_lock(&mirrors->lock);
     directory *one = &mirrors->all[number];
+    if (one->measured_anew) one->measured_anew = 0, one->busy_s = 0, one->bytes = 0;
     one->busy_s += now_s - one->since_s;
     one->since_s = now_s;
     one->under_way--;

@@ -26,7 +26,8 @@ WINDOW_S: Final = 0.5
 """Busy time after which what was measured before counts half."""
 
 REMEASURE_AFTER: Final = 256
-"""Records that go elsewhere before a directory is tried again: a disk that was slow for a while comes back."""
+"""Records that go elsewhere before a directory is tried again, and then by that read alone: a disk that was slow for a
+while comes back."""
 
 
 class Fault(NamedTuple):
@@ -105,6 +106,7 @@ class _Load:
     passed_over: int = 0
     fault: Fault = NO_FAULT
     under_way: int = 0
+    measured_anew: bool = False
     since_s: float = 0.0
     busy_s: float = 0.0
     recent_bytes: float = 0.0
@@ -155,6 +157,8 @@ class PythonDirectories:
         """See `Directories`."""
         with self._lock:
             load = self._loads[directory]
+            if load.measured_anew:
+                load.measured_anew, load.busy_s, load.recent_bytes = False, 0.0, 0.0
             load.busy_s += now_s - load.since_s
             load.since_s = now_s
             load.under_way -= 1
@@ -199,6 +203,7 @@ class PythonDirectories:
 
         forgotten = [index for index in usable if self._loads[index].passed_over >= REMEASURE_AFTER]
         chosen = forgotten[0] if forgotten else min(usable, key=expected_s)
+        self._loads[chosen].measured_anew |= bool(forgotten)
         for index in usable:
             load = self._loads[index]
             load.passed_over = 0 if index == chosen else min(REMEASURE_AFTER, load.passed_over + record_count)
