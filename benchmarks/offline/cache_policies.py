@@ -3,13 +3,17 @@
 The routing of replies is recorded once: which experts each layer of each decode pass asked for. Every policy then
 serves the same requests with the same number of slots; a request's own records are never given up for one another.
 Belady, which knows the future, is the bound. `--save` keeps the trace as a compressed NumPy file and `--trace` replays
-one, from this model or another.
+one, from this model or another: `keys` are the records of all requests one after the other, each with a number of its
+own below `records`, and `sizes` says how many of them each request has.
+
+    python -m benchmarks.offline.cache_policies [--model DIR | --trace FILE] [--save FILE] [--record]
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
+import zipfile
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -225,19 +229,23 @@ class RecordedExperts:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
+    source.add_argument("--trace", type=Path, help="replay this trace instead of recording one")
     parser.add_argument("--tokens", type=int, default=250, help="most tokens of a reply")
     parser.add_argument("--replies", type=int, default=32)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.125, 0.25, 0.5, 0.75], help="of the experts")
-    parser.add_argument("--trace", type=Path, help="replay this trace instead of recording one")
     parser.add_argument("--save", type=Path, help="keep the trace")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
+    settings: dict[str, int | float | str]
     if options.trace is not None:
-        with np.load(options.trace) as stored:
-            requests, records = unpack(stored["keys"], stored["sizes"]), int(stored["records"])
+        requests, records = read_trace(options.trace)
+        settings = {"trace": options.trace.name}
     else:
         requests, records = record_routing(options.model or demo_directory(), options.replies, options.tokens)
+        model = "demo" if options.model is None else options.model.name
+        settings = {"model": model, "replies": options.replies, "tokens": options.tokens}
     if options.save is not None:
         keys = np.array([key for request in requests for key in request], np.uint32)
         np.savez_compressed(options.save, keys=keys, sizes=np.array([len(each) for each in requests]), records=records)
@@ -249,9 +257,11 @@ def main() -> None:
         rows.append((f"{share:.1%} ({slots} slots)", *(f"{rate:.3f}" for rate in rates.values())))
         values |= {f"{name} hit_rate at {share:.3f}": rate for name, rate in rates.items()}
     header = ("pool", *policies(64, requests))
-    settings = {"requests": len(requests), "records": records, "tokens": options.tokens}
+    settings |= {"requests": len(requests), "records": records}
+    given = options.trace or options.model
+    name = "cache_policies" if given is None else f"cache_policies_{given.stem}"
     report(
-        BenchmarkResult(benchmark="cache_policies", settings=settings, values=values),
+        BenchmarkResult(benchmark=name, settings=settings, values=values),
         table=format_table(header, rows),
         record=options.record,
     )
@@ -275,7 +285,25 @@ def hit_rate(policy: Policy, requests: Sequence[Request]) -> float:
     return 1 - missing / sum(len(request) for request in requests)
 
 
-def unpack(keys: npt.NDArray[np.uint32], sizes: npt.NDArray[np.integer]) -> list[Request]:
+def read_trace(path: Path) -> tuple[list[Request], int]:
+    """Return the requests of a stored trace, and how many records there are.
+
+    Raises:
+        SystemExit: The file is not a trace.
+    """
+    try:
+        with np.load(path) as stored:
+            keys, sizes, records = stored["keys"], stored["sizes"], int(stored["records"])
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise SystemExit(f"{path} is not a trace: {error}") from error
+    if not sizes.size or sizes.min() < 1 or sizes.sum() != keys.size or keys.min() < 0 or keys.max() >= records:
+        raise SystemExit(
+            f"{path} is not a trace: {keys.size} keys, {sizes.size} sizes and {records} records do not fit"
+        )
+    return unpack(keys, sizes), records
+
+
+def unpack(keys: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> list[Request]:
     """Cut a stored trace into requests."""
     ends = np.cumsum(sizes).tolist()
     return [tuple(keys[end - size : end].tolist()) for end, size in zip(ends, sizes.tolist(), strict=True)]

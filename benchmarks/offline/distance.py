@@ -43,7 +43,7 @@ import numpy as np
 
 from benchmarks.demo import demo_directory
 from benchmarks.offline.lookahead import Build, open_build
-from benchmarks.offline.wide_budget import WIDE_LAYERS, add_layers, wide_checkpoint
+from benchmarks.offline.wide_budget import WIDE_LAYERS, add_layers, layout_read, wide_checkpoint
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.experts.lookahead import Mode
 from slotstream_core.generation.decoding import logits_row
@@ -99,11 +99,17 @@ def main() -> None:
         whole.experts.load_all()
         for share in options.shares:
             measure_share(whole, directory, share, options, values, rows)
-    settings = {"prompt": options.prompt, "tokens": options.tokens, "rounds": options.rounds, "direct": options.direct}
+        layout = layout_read(whole.experts.layout)
+    settings = {
+        "prompt": options.prompt,
+        "tokens": options.tokens,
+        "rounds": options.rounds,
+        "direct": options.direct,
+        "layout": layout,
+    }
     model = "demo" if options.demo else options.model.name if options.model else "wide"
     few = model != "wide" or options.layers == WIDE_LAYERS
-    wide = {"layers": options.layers, "repacked": options.records != "none"}
-    settings |= wide if model == "wide" else {"model": model}
+    settings |= {"layers": options.layers} if model == "wide" else {"model": model}
     header = (
         "build, reading ahead",
         "disk GB/s",

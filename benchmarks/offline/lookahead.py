@@ -4,7 +4,8 @@ For each share of the experts in slots one model answers the same prompts greedi
 without the lookahead, with it in every pass, and with the automatic choice, which has decided before the first counted
 round.  The ids must be equal.  Medians over rounds are compared, with the counters that explain them.
 
-    python -m benchmarks.offline.lookahead [--model DIR | --layers N] [--correction FILE] [--direct] [--record]
+    python -m benchmarks.offline.lookahead [--model DIR | --layers N [--repacked | --moved]] [--correction FILE]
+        [--direct] [--record]
 
 Without `--model` the demo is measured; `--layers` writes a synthetic checkpoint of the published layer widths instead.
 """
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.demo import demo_directory
-from benchmarks.offline.wide_budget import wide_checkpoint
+from benchmarks.offline.wide_budget import add_layers, layout_read, wide_checkpoint
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.corrections import Correction, read_correction
@@ -63,7 +64,7 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a checkpoint directory (default: the demo)")
-    parser.add_argument("--layers", type=int, help="write and measure a synthetic checkpoint of this many layers")
+    add_layers(parser, default=None)
     parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")
     parser.add_argument("--correction", type=Path, help="a correction file (default: the checkpoint's own, if any)")
     parser.add_argument("--tokens", type=int, default=48)
@@ -75,10 +76,15 @@ def main() -> None:
     name = options.model.name if options.model else "wide" if options.layers else "demo"
     values: dict[str, float] = {}
     rows: list[tuple[str, ...]] = []
+    settings: dict[str, int | float | str] = {
+        "tokens": options.tokens,
+        "rounds": options.rounds,
+        "direct": options.direct,
+    }
     with ExitStack() as kept:
         directory = options.model
         if options.layers:
-            directory = wide_checkpoint(kept, options.layers, options.directory)
+            directory = wide_checkpoint(kept, options.layers, options.directory, records=options.records)
         directory = directory or demo_directory()
         prompts = prompt_ids(directory)
         for share in options.shares:
@@ -86,7 +92,9 @@ def main() -> None:
                 build = open_build(opened, directory, share, options.correction, direct=options.direct)
                 measure(build, prompts, tokens=options.tokens, rounds=options.rounds)
             judge(build, options.tokens * options.rounds, values, rows)
-    settings = {"tokens": options.tokens, "rounds": options.rounds, "direct": options.direct}
+            settings["layout"] = layout_read(build.experts.layout)
+    if options.layers:
+        settings["layers"] = options.layers
     header = (
         "pool, lookahead",
         "tok/s",

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.demo import demo_directory
 from benchmarks.offline.wide_budget import WIDE_LAYERS, add_layers, wide_checkpoint
@@ -58,6 +59,7 @@ import json, sys, time
 from pathlib import Path
 import slotstream_core
 import numpy as np
+from benchmarks.offline.wide_budget import layout_read
 from slotstream_core.loading import load_model
 from slotstream_core.options import EngineOptions
 from slotstream_planner import PlanRequest
@@ -89,7 +91,8 @@ with load_model(directory, request=request, options=options) as loaded:
             lease.release()
         bandwidth = (pool.stats.bytes_read - before) / (time.perf_counter() - started)
     print(json.dumps({"token_s": seconds / tokens, "processor_s": processor / tokens, "wait_s": done.wait_s / tokens,
-                      "read_bytes": done.bytes_read / tokens, "bandwidth_bytes_per_s": bandwidth}))
+                      "read_bytes": done.bytes_read / tokens, "bandwidth_bytes_per_s": bandwidth,
+                      "layout": layout_read(layout)}))
 """
 
 
@@ -105,18 +108,19 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     values = measure_demo(options.rounds, options.tokens)
+    settings: dict[str, int | float | str] = {
+        "rounds": options.rounds,
+        "tokens": options.tokens,
+        "prompt": PROMPT_TOKENS,
+    }
     if options.wide:
-        values |= measure_wide(options)
+        found, settings["wide_layout"] = measure_wide(options)
+        values |= found
     rows = [(name, f"{value:,.3f}" if value < 100 else f"{value:,.0f}") for name, value in values.items()]
     report(
         BenchmarkResult(
             benchmark="native_model" if options.layers == WIDE_LAYERS else f"native_model_wide{options.layers}",
-            settings={
-                "rounds": options.rounds,
-                "tokens": options.tokens,
-                "prompt": PROMPT_TOKENS,
-                "repacked": options.records != "none",
-            },
+            settings=settings,
             values=values,
         ),
         table=format_table(("value", "measured"), rows),
@@ -140,10 +144,11 @@ def measure_demo(rounds: int, tokens: int) -> dict[str, float]:
     return values
 
 
-def measure_wide(options: argparse.Namespace) -> dict[str, float]:
+def measure_wide(options: argparse.Namespace) -> tuple[dict[str, float], str]:
     """Decode the wide checkpoint with every expert in slots and with a share of them, read past the page cache.
 
-    The latter without reading ahead and with it; the bound is made of what is missed without.
+    The latter without reading ahead and with it; the bound is made of what is missed without.  Also returns the layout
+    that experts were read from.
     """
     layers, share, tokens = options.layers, options.share, options.tokens
     with ExitStack() as opened:
@@ -171,13 +176,13 @@ def measure_wide(options: argparse.Namespace) -> dict[str, float]:
             f"{label}_read_bytes_per_token": found["read_bytes"],
             f"{label}_share_of_bound": bound_s / found["token_s"],
         }
-    return values
+    return values, alone["layout"]
 
 
-def _decode_wide(model: Path, pool_gb: float, tokens: int, lookahead: str) -> dict[str, float]:
+def _decode_wide(model: Path, pool_gb: float, tokens: int, lookahead: str) -> dict[str, Any]:
     command = [sys.executable, "-c", WIDE_CHILD, str(model), str(pool_gb), str(tokens), lookahead]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 

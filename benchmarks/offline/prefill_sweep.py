@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.demo import demo_directory
-from benchmarks.offline.wide_budget import widths
+from benchmarks.offline.wide_budget import layout_read, widths
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.synthesis import write_synthetic
@@ -76,6 +76,7 @@ def main() -> None:
             opened, options.wide_layers, options.wide_experts, options.directory, repacked=options.repacked
         )
         builds = open_builds(opened, directory or demo_directory(), share=options.share, direct=options.direct)
+        layout = layout_read(builds[0].experts.layout)
         readings = measure(builds, [options.pass_tokens] * options.passes, rounds=options.rounds)
     medians = {
         name: Reading(
@@ -113,7 +114,7 @@ def main() -> None:
         "passes": options.passes,
         "rounds": options.rounds,
         "direct": int(options.direct),
-        "repacked": int(options.repacked),
+        "layout": layout,
     }
     name = "prefill_sweep" if directory is None else "prefill_sweep_wide"
     report(

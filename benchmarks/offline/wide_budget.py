@@ -17,10 +17,12 @@ from typing import Any, Literal
 
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.checkpoint.synthesis import PUBLISHED, write_synthetic
+from slotstream_core.experts.layout import ExpertLayout
 from slotstream_core.experts.moving import move_experts
 from slotstream_core.experts.repacking import repack_checkpoint
 from slotstream_core.testing import write_tokenizer
 from slotstream_planner import ModelGeometry
+from slotstream_planner.moved import MOVED_NAME
 
 WIDE_LAYERS = 4
 """Of a wide checkpoint unless a command line says otherwise; results of others have names of their own."""
@@ -99,10 +101,17 @@ def wide_checkpoint(opened: ExitStack, layers: int, parent: Path | None, *, reco
     return directory
 
 
-def add_layers(parser: argparse.ArgumentParser) -> None:
+def layout_read(layout: ExpertLayout) -> str:
+    """Return where experts are read, for a result: "stacked" tensors, "repacked" beside them, or "moved" records."""
+    if not layout.repacked:
+        return "stacked"
+    return "moved" if all(path.parent.name == MOVED_NAME for path in layout.paths) else "repacked"
+
+
+def add_layers(parser: argparse.ArgumentParser, *, default: int | None = WIDE_LAYERS) -> None:
     """Let a command line say how many layers a wide checkpoint has and where its experts lie."""
     parser.add_argument(
-        "--layers", type=int, default=WIDE_LAYERS, help="of the wide checkpoint, 1.5 GB each on disk and in slots"
+        "--layers", type=int, default=default, help="of a wide checkpoint, 1.5 GB each on disk and in slots"
     )
     records = parser.add_mutually_exclusive_group()
     records.add_argument(
