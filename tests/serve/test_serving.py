@@ -16,6 +16,7 @@ from slotstream_core.errors import (
     ExpertReadError,
     GenerationCancelled,
     InvalidSampling,
+    MemoryUnavailable,
     TemplateError,
 )
 from slotstream_core.events import PromptProgress
@@ -291,6 +292,7 @@ def test_the_first_event_is_admission_with_the_prompts_tokens() -> None:
         (TemplateError("no"), "invalid_request", 400),
         (InvalidSampling("no"), "invalid_request", 400),
         (InsufficientMemory("no", required_bytes=5, available_bytes=3), "insufficient_memory", 503),
+        (MemoryUnavailable(required_bytes=5, available_bytes=3), "insufficient_memory", 503),
         (GenerationCancelled("gone"), "client_cancelled", 499),
         (ExpertReadError("short"), "inference_error", 500),
         (EngineBusy("busy"), "inference_error", 500),

@@ -21,7 +21,7 @@ from slotstream_cli.models import choose_model, warm_directory
 from slotstream_cli.report import RunReport
 from slotstream_core.diagnostics.footprints import FootprintSampler
 from slotstream_core.engine import load
-from slotstream_core.errors import GenerationCancelled
+from slotstream_core.errors import DeadlineExceeded, GenerationCancelled
 from slotstream_core.events import Finished, GenerationEvent, PromptProgress, TextDelta, ThinkingDelta
 from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import GREEDY, ORDINARY, THINKING, SamplingParams
@@ -95,11 +95,14 @@ def answer_once(options: RunOptions) -> None:
             stop=options.stop,
             thinking=think,
             cancel=cancel,
+            first_token_s=options.max_prefill_wait_minutes * 60 or None,
         )
         try:
             interrupts.wait_for_tokens()
             with sampler or nullcontext():
-                finished = stream(events, report, wait_minutes=options.max_prefill_wait_minutes)
+                finished = stream(events, report)
+        except DeadlineExceeded as error:
+            raise click.ClickException(f"{error} (--max-prefill-wait, in minutes; 0: no limit)") from error
         except GenerationCancelled:
             click.echo()
             report.interrupted()
@@ -138,16 +141,15 @@ def sampling_params(options: Mapping[str, Any], *, think: bool) -> SamplingParam
     return dataclasses.replace(profile, **given)
 
 
-def stream(events: Iterator[GenerationEvent], report: RunReport, *, wait_minutes: float = 0.0) -> Finished:
+def stream(events: Iterator[GenerationEvent], report: RunReport) -> Finished:
     """Print a generation as it is made and return its last event.
 
     Args:
         events: The generation.
         report: Where its progress goes.
-        wait_minutes: Longest reading of the prompt, looked at after every pass; 0 for no limit.
 
     Raises:
-        click.ClickException: The prompt was not read in time.
+        click.ClickException: It ended without its last event.
     """
     for event in events:
         match event:
@@ -157,24 +159,10 @@ def stream(events: Iterator[GenerationEvent], report: RunReport, *, wait_minutes
                 click.secho(text, nl=False, err=True, dim=True)
             case PromptProgress():
                 report.progress(event)
-                check_wait(event, wait_minutes)
             case Finished():
                 click.echo()
                 return event
     raise click.ClickException("the generation ended without its last event; please report this")
-
-
-def check_wait(event: PromptProgress, wait_minutes: float) -> None:
-    """Refuse to go on reading a prompt that takes too long.
-
-    Raises:
-        click.ClickException: The limit has passed and some of the prompt is still unread.
-    """
-    if 0 < wait_minutes * 60 < event.elapsed_s and event.done_tokens < event.total_tokens:
-        raise click.ClickException(
-            f"{event.done_tokens:,} of the prompt's {event.total_tokens:,} tokens are read after "
-            f"{event.elapsed_s / 60:.1f} min, and --max-prefill-wait is {wait_minutes:g} min; give more, or 0: no limit"
-        )
 
 
 class InterruptHandler:

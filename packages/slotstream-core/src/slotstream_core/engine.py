@@ -15,7 +15,7 @@ from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBus
 from slotstream_core.events import GenerationEvent
 from slotstream_core.experts.reading import ExpertReading
 from slotstream_core.generation.assembly import ReplyAssembler
-from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.control import CancelToken, FirstTokenDeadline
 from slotstream_core.generation.phases import Phase, Transition
 from slotstream_core.generation.replies import ReplyLoop
 from slotstream_core.generation.sampling import ORDINARY, Sampler, SamplingParams
@@ -169,6 +169,7 @@ class Engine:
         cancel: CancelToken | None = None,
         shared_tokens: int | None = None,
         persist: bool = True,
+        first_token_s: float | None = None,
     ) -> Iterator[GenerationEvent]:
         """Check a request and return its events, ending with `Finished`.
 
@@ -182,17 +183,21 @@ class Engine:
             shared_tokens: Length of the head of the prompt that other conversations will start with, kept for them;
                 0 for none, None for the system message.
             persist: Whether the conversation may be kept on disk; see `ConversationMemory.keep_on_disk`.
+            first_token_s: Longest time from this call to the first token, in seconds; None for as long as it takes.
 
         Raises:
             EmptyPrompt: There are no prompt tokens.
             ContextLengthExceeded: The prompt leaves no room for a reply.
-            RequestError: A token id is outside the vocabulary.
+            RequestError: A token id is outside the vocabulary, or the time no positive number.
             TemplateError: The chat template is missing or refused the conversation.
 
-        The iterator itself may raise `ExpertReadError` (disk), `GenerationCancelled`, and `EngineBusy` when another
-        generation of this engine is running; after any of them the engine can be used again.
+        The iterator itself may raise `ExpertReadError` (disk), `GenerationCancelled`, `DeadlineExceeded`,
+        `MemoryUnavailable` between passes of the prompt, and `EngineBusy` when another generation of this engine is
+        running; after any of them the engine can be used again.
         """
-        ids, cancel = self._prompt_ids(prompt, thinking=thinking), cancel or CancelToken()
+        cancel = cancel or CancelToken()
+        deadline = FirstTokenDeadline(cancel, first_token_s)
+        ids = self._prompt_ids(prompt, thinking=thinking)
         room = self._room(ids)
         loop = ReplyLoop(
             ReplyAssembler(self.tokenizer.detokenizer(), thinking=thinking, stop=stop),
@@ -203,7 +208,7 @@ class Engine:
         followed = self.memory.follow(
             prompt_array(ids), self._prefix_key(), shared_tokens=shared_tokens, persist=persist
         )
-        return self._guarded(self._events(followed, loop, Sampler(sampling), cancel))
+        return self._guarded(self._events(followed, loop, Sampler(sampling), cancel, deadline))
 
     def keep_on_disk(self, options: PersistentOptions) -> None:
         """Also keep conversations on disk from now on, and go on from those that are there; see `ConversationMemory`.
@@ -255,6 +260,7 @@ class Engine:
         transition: Transition,
         *,
         cancel: CancelToken | None = None,
+        first_token_s: float | None = None,
     ) -> Iterator[GenerationEvent]:
         """Check a request and return the events of two phases, each ending with `Finished`.
 
@@ -268,25 +274,34 @@ class Engine:
             second: The second phase; its `Finished` counts everything before it as prompt.
             transition: Returns the ids between the phases.
             cancel: Lets another thread stop either phase.
+            first_token_s: Longest time from this call to the first phase's first token, in seconds; None for any.
 
         Raises:
             EmptyPrompt: There are no prompt tokens.
             ContextLengthExceeded: The prompt leaves no room for a reply; from the iterator, the first phase left none.
-            RequestError: A token id is outside the vocabulary; from the iterator, `transition` returned such or none.
+            RequestError: A token id is outside the vocabulary, or the time no positive number; from the iterator,
+                `transition` returned such an id or none.
             TemplateError: The chat template is missing or refused the conversation.
 
         The iterator may raise what that of `generate` may.
         """
+        cancel = cancel or CancelToken()
+        deadline = FirstTokenDeadline(cancel, first_token_s)
         ids = self._prompt_ids(prompt, thinking=first.thinking)
         self._room(ids)
         followed = self.memory.follow(prompt_array(ids), self._prefix_key(), persist=False)
-        return self._guarded(self._phased_events(followed, (first, second), transition, cancel or CancelToken()))
+        return self._guarded(self._phased_events(followed, (first, second), transition, cancel, deadline))
 
     def _phased_events(
-        self, prompt: PromptMemory, phases: tuple[Phase, Phase], transition: Transition, cancel: CancelToken
+        self,
+        prompt: PromptMemory,
+        phases: tuple[Phase, Phase],
+        transition: Transition,
+        cancel: CancelToken,
+        deadline: FirstTokenDeadline,
     ) -> Iterator[GenerationEvent]:
         turn = ReplyTurn(self._loaded, self.tokenizer, cancel)
-        yield from turn.read_prompt(prompt, self.plan)
+        yield from turn.read_prompt(prompt, self.plan, deadline)
         ids = [int(token) for token in prompt.ids]
         for number, phase in enumerate(phases):
             room = min(self._room(ids), MAX_REPLY_TOKENS)
@@ -334,10 +349,10 @@ class Engine:
             self._gate.release()
 
     def _events(
-        self, prompt: PromptMemory, loop: ReplyLoop, sampler: Sampler, cancel: CancelToken
+        self, prompt: PromptMemory, loop: ReplyLoop, sampler: Sampler, cancel: CancelToken, deadline: FirstTokenDeadline
     ) -> Iterator[GenerationEvent]:
         turn = ReplyTurn(self._loaded, self.tokenizer, cancel)
-        yield from turn.read_prompt(prompt, self.plan)
+        yield from turn.read_prompt(prompt, self.plan, deadline)
         yield from turn.reply(loop, sampler, on_end=lambda reply: self.memory.finished(prompt, reply))
 
 

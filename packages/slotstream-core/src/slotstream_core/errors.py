@@ -27,6 +27,8 @@
     |   +-- InaccessibleFile       a file exists but the system refuses to read it
     |   +-- StateFileDamaged       a file has not the bytes that were written
     +-- GenerationCancelled        the caller asked to stop
+    +-- DeadlineExceeded           the first token did not come in time
+    +-- MemoryUnavailable          the machine has too little memory for the next passes of a prompt now
 
 A message says what happened, the numbers, and what to do.
 """
@@ -171,3 +173,37 @@ class StateFileDamaged(PersistenceError):
 
 class GenerationCancelled(SlotstreamError):
     """The caller asked to stop; what was generated so far stands."""
+
+
+class DeadlineExceeded(SlotstreamError):
+    """A prompt was not read in the time that its request allows; nothing was generated.
+
+    Attributes:
+        limit_s: The time that was allowed, from the request to its first token.
+        elapsed_s: The time that had passed.
+    """
+
+    def __init__(self, *, limit_s: float, elapsed_s: float) -> None:
+        super().__init__(
+            f"the prompt is not read after {elapsed_s:.1f} s and the request allows {limit_s:g} s; send a shorter "
+            "prompt or allow more time"
+        )
+        self.limit_s = limit_s
+        self.elapsed_s = elapsed_s
+
+
+class MemoryUnavailable(SlotstreamError):
+    """Other programs hold memory that the plan counted on; the request can be sent again when they need less.
+
+    Attributes:
+        required_bytes: What the next passes take beyond what the process holds, and the reserve for the system.
+        available_bytes: What the machine has available.
+    """
+
+    def __init__(self, *, required_bytes: int, available_bytes: int) -> None:
+        super().__init__(
+            f"reading on needs {required_bytes / 1e6:,.0f} MB of memory and {available_bytes / 1e6:,.0f} MB are "
+            "available now; close other programs and try again, or load the model under a smaller plan"
+        )
+        self.required_bytes = required_bytes
+        self.available_bytes = available_bytes

@@ -17,11 +17,11 @@ from slotstream_core.events import (
     Usage,
 )
 from slotstream_core.experts.stats import ExpertStats
-from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.control import CancelToken, StopCheck
 from slotstream_core.generation.decoding import Decoder, PlainDecoder, PromptReader, Row
 from slotstream_core.generation.replies import ReplyLoop
 from slotstream_core.generation.sampling import Sampler
-from slotstream_core.generation.sharing import spare_tokens
+from slotstream_core.generation.sharing import check_room, spare_tokens
 from slotstream_core.generation.speculation import SpeculativeDecoder
 from slotstream_core.loading import LoadedModel
 from slotstream_core.prefixes.resuming import PromptMemory
@@ -42,15 +42,16 @@ class ReplyTurn:
         self._cached_tokens = 0
         self._begin()
 
-    def read_prompt(self, prompt: PromptMemory, plan: MemoryPlan) -> Iterator[PromptProgress]:
+    def read_prompt(self, prompt: PromptMemory, plan: MemoryPlan, stop: StopCheck) -> Iterator[PromptProgress]:
         """Read a prompt from where a kept state of it ends, and let its memory keep what it wants.
 
         Args:
             prompt: The prompt and what is kept of it.
             plan: What memory there is.
+            stop: Asked at every safe boundary; what it raises ends the reading.
 
         Raises:
-            GenerationCancelled: Between two passes, when asked to stop.
+            MemoryUnavailable: The machine has less memory than the next passes take.
             ExpertReadError: Expert bytes could not be read.
         """
         self._begin()
@@ -70,8 +71,9 @@ class ReplyTurn:
             turns=prompt.turns,
             keep=prompt.stops,
             passed=prompt.passed,
+            before=lambda scope: check_room(plan, scope),
         )
-        yield from reader.passes(self._cancel)
+        yield from reader.passes(stop)
         self._row = reader.last_logits
 
     def _tokens_beside_a_pass(self, prompt: PromptMemory, plan: MemoryPlan, resumed: int) -> int:

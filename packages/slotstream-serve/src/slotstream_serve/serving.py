@@ -12,6 +12,7 @@ from slotstream_core.errors import (
     ContextLengthExceeded,
     EmptyPrompt,
     GenerationCancelled,
+    MemoryUnavailable,
     RequestError,
     SlotstreamError,
     TemplateError,
@@ -205,7 +206,7 @@ def failure_of(error: Exception) -> Failure:
         return Failure(code="invalid_request", message=str(error), details={"reason": "empty_prompt"})
     if isinstance(error, RequestError):
         return Failure(code="invalid_request", message=str(error))
-    if isinstance(error, InsufficientMemory):
+    if isinstance(error, InsufficientMemory | MemoryUnavailable):
         sizes = {"required_bytes": error.required_bytes, "available_bytes": error.available_bytes}
         return Failure(code="insufficient_memory", message=str(error), details=sizes)
     if isinstance(error, GenerationCancelled):

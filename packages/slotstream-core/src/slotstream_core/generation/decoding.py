@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.events import PromptProgress
-from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.control import StopCheck
 from slotstream_core.generation.sampling import Sampler
 from slotstream_core.models.base import Model
 from slotstream_core.state.sequence import SequenceState
@@ -20,6 +20,8 @@ from slotstream_planner.workspace import ReadScope, share_reads
 Row = npt.NDArray[np.float32]
 Passed = Callable[[SequenceState, Row | None], None]
 """Told the state after a pass, and the logits after the last one."""
+Before = Callable[[ReadScope], None]
+"""Told which passes come next; raises a `SlotstreamError` when they may not."""
 
 
 def logits_row(logits: mx.array) -> Row:
@@ -49,6 +51,7 @@ class PromptReader:
         turns: Sequence[int] = (),
         keep: Collection[int] = (),
         passed: Passed | None = None,
+        before: Before | None = None,
     ) -> None:
         """Prepare to read.
 
@@ -62,6 +65,7 @@ class PromptReader:
             turns: Where turns of a conversation start, before which passes end; see `schedule_passes`.
             keep: Lengths at which `passed` is to be told the state, even where passes share their reads.
             passed: Told the state at those lengths, and wherever else it is at hand.
+            before: Asked before passes that go together whether there is memory for them.
         """
         self._model = model
         self._state = state
@@ -71,25 +75,32 @@ class PromptReader:
         self._turns = turns
         self._keep = frozenset(keep)
         self._passed = passed
+        self._before = before
         self.last_logits = logits
 
-    def passes(self, cancel: CancelToken) -> Iterator[PromptProgress]:
+    def passes(self, stop: StopCheck) -> Iterator[PromptProgress]:
         """Read the prompt; yield after each pass, or when as much of the work is done of passes that go together.
 
         The state's length is a progress's `done_tokens` only where no passes are under way.
 
+        Args:
+            stop: Asked between two passes, and between two layers of passes under way together; what it raises ends
+                the reading there.
+
         Raises:
-            GenerationCancelled: Between two passes, or two layers of passes under way together, when asked to stop.
+            MemoryUnavailable: `before` found too little memory.
             ExpertReadError: Expert bytes could not be read; the state is then unusable.
         """
         started = time.perf_counter()
         total, seen = len(self._ids), self._state.length
         steps = list(schedule_passes(total - seen, self._pass_tokens, start=seen, turns=self._turns))
         for scope in share_reads(steps, extra_tokens=self._extra_tokens):
-            cancel.check()
+            stop.check()
+            if self._before is not None:
+                self._before(scope)
             done = first = scope.passes[0].start
             ends = [each.start + each.tokens for each in scope.passes]
-            with closing(self._read(scope, cancel)) as shares:
+            with closing(self._read(scope, stop)) as shares:
                 for share in shares:
                     reached = max((end for end in ends if end - first <= share * scope.tokens), default=first)
                     if reached > done:
@@ -99,7 +110,7 @@ class PromptReader:
                             done_tokens=done, total_tokens=total, elapsed_s=elapsed, cached_tokens=seen
                         )
 
-    def _read(self, scope: ReadScope, cancel: CancelToken) -> Generator[float, None, None]:
+    def _read(self, scope: ReadScope, stop: StopCheck) -> Generator[float, None, None]:
         """Read the passes of a scope; yield the share that is done, 1 at the end."""
         ends = [each.start + each.tokens for each in scope.passes]
         ends_prompt = ends[-1] == len(self._ids)
@@ -112,7 +123,7 @@ class PromptReader:
         with closing(read.steps()) as steps:
             for share in steps:
                 if share < 1.0:
-                    cancel.check()
+                    stop.check()
                     yield share
         if ends_prompt:
             self.last_logits = logits_row(read.result.logits)
