@@ -5,10 +5,21 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from slotpack.catalog import DEMO_MODEL, default_directory, find_model
 from slotpack.store import WeightStore
 from slotstream_planner import InsufficientMemory, PlanRequest
+
+# The same examples every time, however slowly they run; drawing them may take long on a busy machine, too.
+settings.register_profile(
+    "fixed",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("fixed")
 
 
 def pytest_sessionstart() -> None:

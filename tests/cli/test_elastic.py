@@ -18,7 +18,7 @@ from tests.cli.conftest import Invoke
 def drill(tiny_model: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "slotstream_cli", "elastic-drill", "--model", str(tiny_model), *options]
     root = {"SLOTSTREAM_ROOT_DIR": str(tiny_model.parent / "root")}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **root})
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env={**os.environ, **root})
 
 
 def drilled(tiny_model: Path, *options: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from slotstream_cli.downloading import describe, ensure_downloaded, options_from
 from slotstream_cli.main import main
 from slotstream_cli.models import choose_model
 from tests.slotpack.models import Packaged, same_files, write_package
-from tests.slotpack.server import Fault, FileServer, serving
+from tests.slotpack.server import WITHIN_S, Fault, FileServer, serving
 
 
 @pytest.fixture
@@ -311,10 +311,10 @@ def test_a_stopped_command_keeps_progress_and_says_so(
     process = subprocess.Popen([*command, "--connections", "1"], env=environment, stderr=follower)
     os.close(follower)
     try:
-        assert server.held.wait(60)
+        assert server.held.wait(WITHIN_S)
         process.send_signal(number)
         shown = read_all(leader)
-        assert process.wait(60) == status
+        assert process.wait(WITHIN_S) == status
     finally:
         process.kill()
         process.wait()

@@ -37,7 +37,7 @@ def thread_numbers() -> set[str]:
 
 def have_ended(threads: set[str]) -> bool:
     """Say whether threads are gone; the kernel may list one for a moment after it was joined."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 240
     while threads & thread_numbers() and time.monotonic() < deadline:
         os.sched_yield()
     return not threads & thread_numbers()
@@ -191,5 +191,5 @@ def read_batch(reader: ExpertReader, arrays: SlotArrays, records: Sequence[Recor
         reader.submit_ahead(batch)
     else:
         reader.submit(batch)
-    assert batch.done.wait(60)
+    assert batch.done.wait(240)
     return batch

@@ -29,7 +29,7 @@ class Cage:
     def run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run Python inside, from its first instruction on."""
         command = [sys.executable, "-c", ENTER, str(self.folder / "cgroup.procs"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 @contextmanager

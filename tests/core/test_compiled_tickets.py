@@ -158,7 +158,7 @@ def test_the_slots_of_reads_under_way_outlive_a_pool_that_is_gone(stored: Expert
         pool = open_pool(opened, source)
         source.open_gate.clear()
         assert pool.read_ahead(1, [0, 1, 2], AheadLimits(reserved=4, in_flight=4, spare=0)) == 3
-        assert source.entered.acquire(timeout=60)
+        assert source.entered.acquire(timeout=240)
         lanes = pool.reader.compiled_lanes
         assert lanes is not None
         del pool

@@ -52,7 +52,7 @@ def products_within(gathering: Gathering) -> LimitedProducts:
 
 def stacks(kind: str) -> ExpertArrays:
     def stack(rows: int, columns: int) -> Stack:
-        weight = mx.random.normal((PLACES, rows, columns)) / columns**0.5
+        weight = mx.random.normal((PLACES, rows, columns), key=mx.random.key(rows)) / columns**0.5
         if kind == "dense":
             return DenseStack(weight=weight)
         packed, scales, biases = mx.quantize(weight, group_size=32, bits=4)

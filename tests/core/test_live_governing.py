@@ -19,6 +19,7 @@ from slotstream_planner import Machine, MemoryPlan
 from slotstream_planner.pressure import PressureLevel
 
 PROMPT = list(range(5, 25))
+WITHIN_S = 240.0
 
 
 class World:
@@ -81,24 +82,29 @@ def test_a_poll_leaves_a_running_request_alone(engine: Engine) -> None:
 
 
 def test_pressure_stops_a_running_request_before_it_resizes(engine: Engine) -> None:
-    cancel, begun = CancelToken(), threading.Event()
-    governor = Governor(
-        LiveEngine(engine, cancel_running=cancel.cancel, adopted=lambda plan: None), World(Machine.current()).sensors()
-    )
+    cancel, begun, asked = CancelToken(), threading.Event(), threading.Event()
+
+    def cancel_running() -> None:
+        cancel.cancel()
+        asked.set()
+
+    live = LiveEngine(engine, cancel_running=cancel_running, adopted=lambda plan: None)
+    governor = Governor(live, World(Machine.current()).sensors())
     outcome: list[GenerationCancelled] = []
 
     def run() -> None:
         try:
-            for _ in engine.generate(PROMPT, sampling=GREEDY, max_tokens=2_000, cancel=cancel):
+            for _ in engine.generate(PROMPT, sampling=GREEDY, max_tokens=20, cancel=cancel):
                 begun.set()
+                assert asked.wait(WITHIN_S)
         except GenerationCancelled as error:
             outcome.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(WITHIN_S)
     governor.on_pressure("warning")
-    thread.join(30)
+    thread.join(WITHIN_S)
     assert len(outcome) == 1
     engine._loaded.experts.pool.check_integrity()
 

@@ -11,7 +11,7 @@ from typing import Literal
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotstream_core.errors import CheckpointDamaged, ExpertReadError, PoolError
@@ -428,7 +428,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(slot_count=st.integers(1, 12), steps=STEPS)
 def test_any_sequence_of_requests_agrees_with_a_plain_dictionary(
     stored: ExpertFile, slot_count: int, steps: list[tuple[str, int, list[int]]]

@@ -64,6 +64,13 @@ def test_otherwise_both_ways_are_measured_within_the_time_allowed(stored: Expert
     assert "MB/s past it" in access.reason
 
 
+def test_a_round_that_is_over_before_its_threads_get_a_processor_measures_all_the_same(
+    stored: ExpertFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "ROUND_S", 0.0)
+    assert probe_reads(stored.layout()) is not None
+
+
 @pytest.mark.parametrize(("patience_s", "rounds"), [(0.0, 2), (1e9, 4)])
 def test_a_slow_disk_is_asked_once_each_way(
     stored: ExpertFile, monkeypatch: pytest.MonkeyPatch, patience_s: float, rounds: int

@@ -313,7 +313,9 @@ def test_close_does_not_wait_for_a_disk_that_never_answers(stored: ExpertFile, m
     monkeypatch.setattr(reader_module, "CLOSE_WAIT_S", 0.0)
     source = ScriptedSource(stored.layout())
     source.open_gate.clear()
+    before = thread_numbers()
     reader = ExpertReader(source, lane_count=1)
+    started = thread_numbers() - before
     arrays = SlotArrays(source.layout, 2)
     stuck, queued = (reader.prepare([Record(0, index, index, True)], arrays) for index in range(2))
     reader.submit(stuck)
@@ -325,6 +327,8 @@ def test_close_does_not_wait_for_a_disk_that_never_answers(stored: ExpertFile, m
     assert not stuck.done.is_set()
     source.open_gate.set()
     stuck.done.wait()
+    assert have_ended(started)
+    source.close()
 
 
 @pytest.mark.usefixtures("compiled_code_on")

@@ -53,7 +53,7 @@ def reference_next(
     return chosen[min(index, len(chosen) - 1)], state
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**64 - 1),
     logit_seed=st.integers(0, 2**32 - 1),

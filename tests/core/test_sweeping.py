@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotstream_core.errors import ExpertReadError, PoolError
@@ -81,7 +81,7 @@ def warm(experts: StreamedExperts, layer: int, ids: Sequence[int]) -> None:
     lease.release()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     slots=st.integers(8, RECORDS - 1),
     group=st.integers(1, 8),

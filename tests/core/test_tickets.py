@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotstream_core.errors import ExpertReadError, PoolError
@@ -225,7 +225,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(STEPS)
 def test_any_order_of_reading_ahead_and_asking_keeps_the_books_and_the_bytes(
     stored: ExpertFile, steps: list[Step]

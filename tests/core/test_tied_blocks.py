@@ -23,7 +23,7 @@ def test_the_choice_among_equals_is_pytorchs() -> None:
     assert sum(first != record["chosen"] for first, record in zip(earliest, records, strict=True)) > 40
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=150), st.data())
 def test_no_score_left_out_exceeds_one_that_was_taken(scores: list[int], data: st.DataObject) -> None:
     count = data.draw(st.integers(1, len(scores)))

@@ -102,7 +102,7 @@ PIECES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(PIECES, st.integers(0, 2**32))
 def test_how_the_text_is_cut_changes_nothing(parts: list[str], seed: int) -> None:
     text = "".join(parts)

@@ -52,7 +52,7 @@ class HeldSource(ScriptedSource):
 
 def test_records_are_there_before_anybody_asks(stored: ExpertFile) -> None:
     with StreamedExperts(ScriptedSource(stored.layout()), slot_count=4, lane_count=2) as experts:
-        experts.warm([(0, 1), (1, 4), (0, 5)], budget_s=60)
+        experts.warm([(0, 1), (1, 4), (0, 5)], budget_s=3600)
         experts.finish_warming()
         assert set(experts.pool.contents()) == {(0, 1), (1, 4), (0, 5)}
         experts.pool.check_integrity()
@@ -69,7 +69,7 @@ def test_records_are_there_before_anybody_asks(stored: ExpertFile) -> None:
 def test_a_warm_start_that_is_told_to_stop_begins_no_read_and_keeps_nobody_waiting(stored: ExpertFile) -> None:
     source = HeldSource(stored, free=0)
     with StreamedExperts(source, slot_count=8, lane_count=2) as experts:
-        experts.warm([(layer, expert) for layer in range(2) for expert in range(4)], budget_s=60)
+        experts.warm([(layer, expert) for layer in range(2) for expert in range(4)], budget_s=3600)
         source.reached.wait()
         experts.stop_warming()  # while its reads are held
         source.opened.set()
@@ -80,7 +80,7 @@ def test_a_warm_start_that_is_told_to_stop_begins_no_read_and_keeps_nobody_waiti
 
 def test_the_most_used_records_fill_the_pool_and_go_last(stored: ExpertFile) -> None:
     with StreamedExperts(ScriptedSource(stored.layout()), slot_count=3, lane_count=2) as experts:
-        experts.warm([(0, 0), (0, 1), (0, 2), (0, 3)], budget_s=60)
+        experts.warm([(0, 0), (0, 1), (0, 2), (0, 3)], budget_s=3600)
         experts.finish_warming()
         assert set(experts.pool.contents()) == {(0, 0), (0, 1), (0, 2)}
         for expert in (4, 5):
@@ -95,8 +95,8 @@ def test_the_most_used_records_fill_the_pool_and_go_last(stored: ExpertFile) -> 
 def test_no_read_begins_after_it_is_stopped(stored: ExpertFile) -> None:
     source = HeldSource(stored, free=0)
     with StreamedExperts(source, slot_count=12, lane_count=2) as experts:
-        warming = Warming(experts.pool, [(layer, expert) for layer in range(2) for expert in range(6)], budget_s=60)
-        assert source.reached.wait(30)
+        warming = Warming(experts.pool, [(layer, expert) for layer in range(2) for expert in range(6)], budget_s=3600)
+        assert source.reached.wait(240)
         warming.stop()
         source.opened.set()
         warming.settle()
@@ -121,7 +121,7 @@ def test_threads_that_cannot_be_started_keep_no_slot(
     with StreamedExperts(ScriptedSource(stored.layout()), slot_count=4, lane_count=2) as experts:
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
             patch.setattr(threading.Thread, "start", begin)
-            experts.warm([(0, 1), (1, 4), (0, 5)], budget_s=60)
+            experts.warm([(0, 1), (1, 4), (0, 5)], budget_s=3600)
         experts.finish_warming()
         assert f"filled by {possible} threads instead of 2: can't start new thread" in caplog.text
         assert experts.pool.lent_count == 0
@@ -141,15 +141,15 @@ def test_scratch_that_cannot_be_had_keeps_no_slot(stored: ExpertFile, monkeypatc
 
         monkeypatch.setattr(experts.pool.reader, "extra_scratch", none_left)
         with pytest.raises(MemoryError):
-            experts.warm([(0, 1)], budget_s=60)
+            experts.warm([(0, 1)], budget_s=3600)
         assert experts.pool.lent_count == 0
 
 
 def test_a_request_meanwhile_gets_its_record(stored: ExpertFile) -> None:
     source = HeldSource(stored, free=0)
     with StreamedExperts(source, slot_count=12, lane_count=2) as experts:
-        experts.warm([(layer, expert) for layer in range(2) for expert in range(6)], budget_s=60)
-        assert source.reached.wait(30)
+        experts.warm([(layer, expert) for layer in range(2) for expert in range(6)], budget_s=3600)
+        assert source.reached.wait(240)
         release = threading.Thread(target=source.opened.set)
         release.start()
         lease = experts.request(1, [3])
@@ -176,7 +176,7 @@ def test_a_resident_record_is_not_read_again(stored: ExpertFile) -> None:
         lease = experts.request(0, [1])
         lease.wait()
         lease.release()
-        experts.warm([(0, 1), (0, 2), (0, 2)], budget_s=60)
+        experts.warm([(0, 1), (0, 2), (0, 2)], budget_s=3600)
         experts.finish_warming()
         assert experts.stats.warmed == 1
         assert set(experts.pool.contents()) == {(0, 1), (0, 2)}
@@ -184,10 +184,10 @@ def test_a_resident_record_is_not_read_again(stored: ExpertFile) -> None:
 
 def test_a_pool_that_is_being_filled_can_be_resized_and_closed(stored: ExpertFile) -> None:
     with StreamedExperts(ScriptedSource(stored.layout()), slot_count=4, lane_count=2) as experts:
-        experts.warm([(0, 1), (1, 4)], budget_s=60)
+        experts.warm([(0, 1), (1, 4)], budget_s=3600)
         experts.resize(6)
         experts.pool.check_integrity()
-        experts.warm([(0, 2)], budget_s=60)
+        experts.warm([(0, 2)], budget_s=3600)
     experts.pool.check_integrity()
 
 

@@ -1,6 +1,7 @@
 """States are written behind the engine: in order, within bounds, and with nothing left over."""
 
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from slotstream_core.persistence.writing import WriteQueue
 
 WRITER = "slotstream-writing"
+WITHIN_S = 240.0
 
 
 def nothing() -> None:
@@ -34,7 +36,7 @@ def test_jobs_run_in_their_order_on_another_thread() -> None:
 
 def test_a_closed_queue_has_done_everything_and_left_no_thread() -> None:
     queue, seen, go = WriteQueue(), list[int](), threading.Event()
-    queue.put(partial(go.wait, 60), 0)  # type: ignore[arg-type]
+    queue.put(partial(go.wait, WITHIN_S), 0)  # type: ignore[arg-type]
     for number in range(3):
         queue.put(partial(seen.append, number), 0)
     assert len(writers()) == 1
@@ -46,15 +48,15 @@ def test_a_closed_queue_has_done_everything_and_left_no_thread() -> None:
     queue.close()
 
 
-def test_too_much_waits_and_says_for_how_long() -> None:
+def test_too_much_waits_and_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     queue, started, go = WriteQueue(most_bytes=100), threading.Event(), threading.Event()
 
     def first() -> None:
         started.set()
-        go.wait(60)
+        go.wait(WITHIN_S)
 
     queue.put(first, 80)
-    started.wait(60)
+    started.wait(WITHIN_S)
     queue.put(nothing, 20)  # fits beside it
     assert (queue.backlog.waiting_bytes, queue.backlog.delays) == (100, 0)
     taken = threading.Event()
@@ -64,10 +66,19 @@ def test_too_much_waits_and_says_for_how_long() -> None:
         taken.set()
 
     giver = threading.Thread(target=give)
+    waiting, wait_for = threading.Event(), queue._changed.wait_for
+
+    def noted(fits: Callable[[], bool]) -> bool:
+        waiting.set()
+        return wait_for(fits)
+
+    monkeypatch.setattr(queue._changed, "wait_for", noted)
     giver.start()
+    assert waiting.wait(WITHIN_S)
+    monkeypatch.undo()
     assert not taken.is_set()
     go.set()
-    giver.join(60)
+    giver.join(WITHIN_S)
     assert taken.is_set()
     assert queue.backlog.delays == 1
     assert queue.backlog.delayed_s > 0
@@ -88,7 +99,7 @@ def test_a_job_that_raises_stops_neither_the_others_nor_the_queue(monkeypatch: p
     monkeypatch.setattr(threading, "excepthook", raised.append)
 
     def fail() -> None:
-        go.wait(60)
+        go.wait(WITHIN_S)
         raise RuntimeError("a fault")
 
     queue.put(fail, 5)
@@ -113,7 +124,7 @@ def test_what_was_written_is_not_kept_in_memory() -> None:
 
     queue, go = WriteQueue(), threading.Event()
     queue.put(partial(write, Large()), 1)
-    queue.put(partial(go.wait, 60), 0)  # type: ignore[arg-type]
-    assert Large.gone.wait(60)  # though the thread is busy with something else
+    queue.put(partial(go.wait, WITHIN_S), 0)  # type: ignore[arg-type]
+    assert Large.gone.wait(WITHIN_S)  # though the thread is busy with something else
     go.set()
     queue.close()

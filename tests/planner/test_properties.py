@@ -104,7 +104,7 @@ def accepted(geometry: ModelGeometry, machine: Machine, request: PlanRequest) ->
         return None
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(geometry=st.one_of(st.just(PUBLISHED), geometries()), machine=machines(), request=requests())
 def test_no_accepted_plan_exceeds_what_it_may_take(
     geometry: ModelGeometry, machine: Machine, request: PlanRequest
@@ -123,7 +123,7 @@ def test_no_accepted_plan_exceeds_what_it_may_take(
     assert 0 <= result.retained_tokens <= result.window_tokens
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(geometry=st.one_of(st.just(PUBLISHED), geometries()), machine=machines(), request=requests())
 def test_ledger_lines_sum_to_the_peak_and_json_round_trips(
     geometry: ModelGeometry, machine: Machine, request: PlanRequest
@@ -151,7 +151,7 @@ PARTS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(
     small=st.floats(10.5, 90),
     more=st.floats(0, 10),
@@ -171,7 +171,7 @@ def test_a_larger_target_is_never_estimated_slower(
     assert seconds(small + more) <= seconds(small) + 1e-9
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(tokens=st.integers(1, 262_144), largest=st.sampled_from([64, 128, 256, 512, 1024, 2048, 4096]))
 def test_a_schedule_covers_the_prompt_within_the_limit(tokens: int, largest: int) -> None:
     position = 0

@@ -13,16 +13,20 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from slotstream_serve import protocol
 from slotstream_serve.app import create_app
 from slotstream_serve.dialects.base import Dialect, ModelFacts
+from slotstream_serve.protocol import GuardedProtocol
 from slotstream_serve.runner import Runner
 from slotstream_serve.server import SlotstreamServer, bind
 from slotstream_serve.service import Service
 from slotstream_serve.settings import Limits, ServeConfig
 from slotstream_serve.testing import ScriptedEngine
+from tests.serve.clocks import ShiftedLoop
 from tests.serve.plain_dialect import PlainDialect
 
-PATIENCE_S = 20.0
+PATIENCE_S = 240.0
+"""How long tests wait for what must happen: only a test that fails waits so long."""
 Loop = Literal["auto", "asyncio"]
 LOOPS: tuple[Loop, ...] = ("auto", "asyncio")
 
@@ -106,6 +110,19 @@ class LiveServer:
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
 
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock of a server that runs on `SHIFTED`."""
+        loop = self.server.servers[0].get_loop()
+        assert isinstance(loop, ShiftedLoop)
+        loop.pass_time(seconds)
+
+    def protocol_of(self, connection: socket.socket) -> GuardedProtocol | None:
+        """Return the server's side of a connection, once it is there."""
+        for peer in list(self.server.server_state.connections):
+            if isinstance(peer, GuardedProtocol) and peer.client == connection.getsockname():
+                return peer
+        return None
+
     def stop(self) -> None:
         self.server.should_exit = True
         self.thread.join(PATIENCE_S)
@@ -118,11 +135,16 @@ def live_server(
     *,
     limits: Limits | None = None,
     dialects: Sequence[Dialect] | None = None,
-    loop: Loop = "auto",
+    loop: str = "auto",
     **changes: Any,
 ) -> Iterator[LiveServer]:
-    """Serve an engine; `auto` is the event loop that `slotstream serve` finds, uvloop's where it is installed."""
+    """Serve an engine; `auto` is the event loop that `slotstream serve` finds, uvloop's where it is installed.
+
+    With `SHIFTED` the test moves the server's clock.
+    """
     config = serve_config(limits=limits or Limits(), **changes)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(protocol, "LINGER_S", PATIENCE_S)  # a client that is slow to send still gets to read its refusal
     service = Service(Runner(lambda: engine), config, plain_dialects() if dialects is None else dialects)
     server = SlotstreamServer(service)
     server.config.loop = loop
@@ -136,6 +158,7 @@ def live_server(
         yield live
     finally:
         live.stop()
+        patch.undo()
 
 
 def wait_until(condition: Callable[[], bool], *, within_s: float = PATIENCE_S) -> None:

@@ -312,7 +312,7 @@ KEYS = st.sampled_from(["text", "data", "mediaType", "toolCallId", "toolName", "
 PARTS = st.lists(st.builds(lambda kind, rest: {**rest, "type": kind}, KINDS, st.dictionaries(KEYS, JSON)), max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(st.sampled_from([field.name for field in REQUEST.fields]), JSON, max_size=4),
     st.lists(st.tuples(st.sampled_from(["system", "user", "assistant", "tool"]), JSON | PARTS), max_size=4),

@@ -333,7 +333,7 @@ KEYS = st.sampled_from(["text", "thinking", "signature", "id", "name", "input", 
 BLOCKS = st.lists(st.builds(lambda kind, rest: {**rest, "type": kind}, KINDS, st.dictionaries(KEYS, JSON)), max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(st.sampled_from([field.name for field in REQUEST.fields]), JSON, max_size=4),
     st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), JSON | BLOCKS), max_size=4),

@@ -10,7 +10,7 @@ from slotstream_serve.limits import MOST_SURROGATES, parse_json_object
 from slotstream_serve.serving import ServableEngine
 from slotstream_serve.settings import Limits
 from slotstream_serve.testing import Fault, Hold, ScriptedEngine, tool_call
-from tests.serve.conftest import ask, plain_app, service_of, sse_events
+from tests.serve.conftest import PATIENCE_S, ask, plain_app, service_of, sse_events
 
 WEATHER = {"weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}
 
@@ -212,13 +212,13 @@ def test_metadata_answers_while_the_engine_is_busy() -> None:
         target=lambda: answers.append(ask(app, "POST", "/plain", json={"text": "hi"}).status_code)
     )
     asking.start()
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE_S)
     assert ask(app, "GET", "/slotstream/status").json()["active_requests"] == 1
     assert ask(app, "GET", "/plain/models").status_code == 200
     assert ask(app, "POST", "/plain/count", json={"text": "hi"}).status_code == 200
     assert "slotstream_running_requests 1.0" in ask(app, "GET", "/metrics").text
     release.set()
-    asking.join(10)
+    asking.join(PATIENCE_S)
     assert answers == [200]
 
 

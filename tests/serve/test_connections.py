@@ -5,13 +5,24 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import httpx
 import pytest
 
 from slotstream_serve.settings import Limits
 from slotstream_serve.testing import Hold, ScriptedEngine, Step
-from tests.serve.conftest import LiveServer, live_server, read_all, read_response, received, sse_events, wait_until
+from tests.serve.clocks import SHIFTED
+from tests.serve.conftest import (
+    PATIENCE_S,
+    LiveServer,
+    live_server,
+    read_all,
+    read_response,
+    received,
+    sse_events,
+    wait_until,
+)
 
 BODY = json.dumps({"text": "hi", "stream": True}).encode()
 
@@ -47,6 +58,16 @@ def live() -> Iterator[LiveServer]:
         yield server
 
 
+def between_requests(live: LiveServer, connection: socket.socket) -> bool:
+    protocol = live.protocol_of(connection)
+    return protocol is not None and protocol.waits_for_a_request
+
+
+def head_begins(live: LiveServer, connection: socket.socket, beginning: bytes) -> bool:
+    protocol = live.protocol_of(connection)
+    return protocol is not None and protocol._head_start == beginning
+
+
 def answers(live: LiveServer) -> bool:
     with live.client() as client:
         return client.post("/plain", json={"text": "hi"}).status_code == 200
@@ -59,7 +80,7 @@ def test_a_client_that_leaves_stops_its_generation(where: str, request_bytes: by
     with live_server(engine) as live:
         connection = live.connect()
         connection.sendall(request_bytes)
-        assert reached.wait(10)
+        assert reached.wait(PATIENCE_S)
         connection.close()
         wait_until(lambda: engine.cancelled == 1)
         release.set()
@@ -72,7 +93,7 @@ def test_a_client_that_leaves_the_queue_is_forgotten() -> None:
     with live_server(engine) as live:
         first, second = live.connect(), live.connect()
         first.sendall(post())
-        assert reached.wait(10)
+        assert reached.wait(PATIENCE_S)
         second.sendall(post())
         wait_until(lambda: live.service.runner.queued == 1)
         second.close()
@@ -93,7 +114,7 @@ def test_a_silent_stream_is_kept_alive_with_the_dialects_frames() -> None:
             for line in response.iter_lines():
                 seen += line + "\n"
                 if seen.count(": keepalive") == 2:
-                    assert reached.is_set()
+                    assert reached.wait(PATIENCE_S)
                     release.set()
         assert [event["type"] for event in sse_events(seen)][-1] == "ReplyFinished"
 
@@ -127,7 +148,8 @@ def test_one_connection_too_many_is_told_to_come_back() -> None:
         kept = [live.connect(), live.connect()]
         kept[0].sendall(post())
         kept[1].sendall(post())
-        assert reached.wait(10)
+        assert reached.wait(PATIENCE_S)
+        wait_until(lambda: live.service.runner.queued == 1)
         with contextlib.closing(live.connect()) as extra:
             extra.sendall(post())
             raw = read_all(extra)
@@ -148,6 +170,7 @@ def test_a_connection_that_only_waits_makes_room(hello: ScriptedEngine) -> None:
         for connection in idle:
             connection.sendall(whole())
             assert status_of(read_response(connection)) == 200
+            wait_until(partial(between_requests, live, connection))
         assert answers(live)
         for connection in idle:
             connection.close()
@@ -192,17 +215,21 @@ def test_a_body_that_stalls_is_given_up(hello: ScriptedEngine) -> None:
 
 @pytest.mark.parametrize("beginning", [b"", b"GET /pl", b"GET / HTTP/1.1\r\nHost: x\r\n"])
 def test_a_head_that_never_ends_is_given_up(hello: ScriptedEngine, beginning: bytes) -> None:
-    with live_server(hello, limits=Limits(head_s=0.1)) as live, contextlib.closing(live.connect()) as connection:
+    with live_server(hello, loop=SHIFTED) as live, contextlib.closing(live.connect()) as connection:
         connection.sendall(beginning)
+        wait_until(lambda: head_begins(live, connection, beginning))
+        live.pass_time(Limits().head_s)
         raw = read_all(connection)
         assert (status_of(raw) if raw else None) == (408 if beginning else None)
 
 
 def test_a_second_request_on_a_connection_is_watched_too(hello: ScriptedEngine) -> None:
-    with live_server(hello, limits=Limits(head_s=0.1)) as live, contextlib.closing(live.connect()) as connection:
+    with live_server(hello, loop=SHIFTED) as live, contextlib.closing(live.connect()) as connection:
         connection.sendall(whole())
         assert status_of(read_response(connection)) == 200
         connection.sendall(b"GET ")
+        wait_until(lambda: head_begins(live, connection, b"GET "))
+        live.pass_time(Limits().head_s)
         assert status_of(read_all(connection)) == 408
 
 
@@ -263,9 +290,9 @@ def test_stopping_ends_streams_with_a_failure_frame() -> None:
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert reached.wait(10)
+        assert reached.wait(PATIENCE_S)
         live.server.should_exit = True
-        assert stopped.wait(10)
+        assert stopped.wait(PATIENCE_S)
         reader.join()
     last = sse_events(texts[0])[-1]
     assert (last["type"], last["failure"]["code"]) == ("ReplyFailed", "server_stopping")
@@ -281,7 +308,7 @@ def test_a_server_that_has_been_idle_stops_and_answers_only_its_status(hello: Sc
         assert "the server is stopping" in refused.json()["plain_error"]["message"]
         assert client.get("/slotstream/status").status_code == 200
     with live_server(ScriptedEngine([["x"]]), idle_exit_s=0.01) as live:
-        live.thread.join(10)
+        live.thread.join(PATIENCE_S)
         assert not live.thread.is_alive()
 
 
@@ -306,6 +333,7 @@ def test_small_pieces_leave_at_once(live: LiveServer) -> None:
     with contextlib.closing(live.connect()) as connection:
         connection.sendall(b"GET /slotstream/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
         read_response(connection)
-        (protocol,) = live.server.server_state.connections
+        protocol = live.protocol_of(connection)
+        assert protocol is not None
         served: socket.socket = protocol.transport.get_extra_info("socket")
         assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1

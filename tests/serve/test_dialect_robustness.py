@@ -58,7 +58,7 @@ bodies = st.builds(
 
 
 @pytest.mark.parametrize(("dialect", "path"), CASES, ids=[f"{dialect.name} {path}" for dialect, path in CASES])
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(body=bodies)
 def test_any_object_is_understood_or_refused(dialect: Dialect, path: str, body: dict[str, Any]) -> None:
     failure = None

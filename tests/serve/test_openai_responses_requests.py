@@ -341,7 +341,7 @@ ITEM_KINDS = st.sampled_from(["message", "reasoning", "function_call", "function
 ITEM_KEYS = st.sampled_from(["role", "content", "summary", "call_id", "name", "arguments", "output", "input", "text"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(st.sampled_from([field.name for field in REQUEST.fields]), JSON, max_size=4),
     st.lists(st.builds(lambda kind, rest: {"type": kind, **rest}, ITEM_KINDS, st.dictionaries(ITEM_KEYS, JSON))),

@@ -14,8 +14,8 @@ from slotstream_serve.facts import describe_checkpoint, with_plan
 from slotstream_serve.runner import Runner
 from slotstream_serve.service import STOPPED, Service
 from slotstream_serve.settings import ServeConfig
-from slotstream_serve.testing import ScriptedEngine, Silence
-from tests.serve.conftest import ask, plain_dialects, served_app, sse_events
+from slotstream_serve.testing import ScriptedEngine
+from tests.serve.conftest import PATIENCE_S, ask, plain_dialects, served_app, sse_events
 from tests.serve.test_runner import STOP, outcome, read, run_async, ticket_for
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
@@ -58,19 +58,16 @@ def test_a_client_may_keep_its_conversation_off_the_disk(path: str, body: dict[s
 
 
 def test_what_is_reused_does_not_count_towards_the_wait() -> None:
-    engine = ScriptedEngine([["x"]], reading=[Silence(seconds=0.2)])
+    engine = ScriptedEngine([["x"]])
     runner = Runner(lambda: engine)
+    runner._pace.note(1000, 1000.0)
 
     async def work() -> None:
-        measured = ticket_for(engine, "x" * 1000)
-        runner.submit(measured)
-        assert outcome(await read(measured)) == "finished"
-        refused = ticket_for(engine, "x" * 3000, limit_s=0.4)
+        refused = ticket_for(engine, "x" * 3000, limit_s=2000)
         runner.submit(refused)
         assert outcome(await read(refused)) == "prefill_wait_exceeded"
         engine.cached_tokens = 2900
-        engine.reading = ()
-        admitted = ticket_for(engine, "x" * 3000, limit_s=0.4)
+        admitted = ticket_for(engine, "x" * 3000, limit_s=2000)
         runner.submit(admitted)
         assert outcome(await read(admitted)) == "finished"
 
@@ -87,7 +84,7 @@ def real_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     facts = with_plan(describe_checkpoint(directory, name="tiny-moe"), plan, max_prefill_wait_s=60)
     yield build_app(Service(runner, ServeConfig(model=facts), plain_dialects()))
     runner.stop(STOPPED)
-    assert runner.join(30)
+    assert runner.join(PATIENCE_S)
 
 
 def test_a_real_engine_reuses_a_prompt_and_its_server_says_so(real_app: FastAPI) -> None:

@@ -12,6 +12,7 @@ from slotstream_serve.runner import Runner
 from slotstream_serve.service import STOPPED, Service
 from slotstream_serve.settings import Limits
 from slotstream_serve.testing import ScriptedEngine
+from tests.serve.clocks import SHIFTED
 from tests.serve.conftest import (
     LiveServer,
     live_server,
@@ -155,12 +156,12 @@ def test_quick_answers_count_and_keep_the_connection(live: LiveServer) -> None:
 
 
 def test_a_connection_that_asked_and_fell_silent_is_closed() -> None:
-    with (
-        live_server(ScriptedEngine([["hi"]]), limits=Limits(idle_connection_s=1)) as live,
-        live.connect() as connection,
-    ):
+    with live_server(ScriptedEngine([["hi"]]), loop=SHIFTED) as live, live.connect() as connection:
         for _ in range(3):
             asked(connection)
-        connection.settimeout(20)
+        protocol = live.protocol_of(connection)
+        assert protocol is not None
+        wait_until(lambda: protocol.waits_for_a_request)
+        live.pass_time(Limits().idle_connection_s)
         assert connection.recv(1) == b""
         wait_until(lambda: not live.server.server_state.connections)

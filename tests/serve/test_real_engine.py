@@ -16,7 +16,7 @@ from slotstream_serve.runner import Runner
 from slotstream_serve.service import STOPPED, Service
 from slotstream_serve.serving import ServableEngine
 from slotstream_serve.settings import ServeConfig
-from tests.serve.conftest import ask, plain_dialects, service_of, sse_events
+from tests.serve.conftest import PATIENCE_S, ask, plain_dialects, service_of, sse_events
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def app(tiny_model: Path) -> Iterator[FastAPI]:
     facts = with_plan(describe_checkpoint(tiny_model, name="tiny-moe"), plan, max_prefill_wait_s=60)
     yield build_app(Service(runner, ServeConfig(model=facts), plain_dialects()))
     runner.stop(STOPPED)
-    assert runner.join(30)
+    assert runner.join(PATIENCE_S)
 
 
 def test_a_real_model_answers_whole_and_streamed_alike(app: FastAPI) -> None:

@@ -14,6 +14,8 @@ from slotstream_serve.reply import ReplyEvent, ReplyFailed, ReplyFinished
 from slotstream_serve.runner import PrefillPace, Runner, Ticket
 from slotstream_serve.serving import prepare
 from slotstream_serve.testing import Fault, Hold, ScriptedEngine, Silence
+from tests.serve.clocks import SteppedLoop
+from tests.serve.conftest import PATIENCE_S
 from tests.serve.plain_dialect import plain_request
 
 STOP = Failure(code="server_stopping", message="stopping")
@@ -31,8 +33,7 @@ def ticket_for(engine: ScriptedEngine, text: str = "hi", *, limit_s: float | Non
 async def read(ticket: Ticket) -> list[ReplyEvent]:
     events: list[ReplyEvent] = []
     while not events or not isinstance(events[-1], ReplyFinished | ReplyFailed):
-        async with asyncio.timeout(10):
-            more = await ticket.next_events()
+        more = await ticket.next_events()
         assert more
         events += more
     return events
@@ -44,11 +45,19 @@ def outcome(events: Sequence[ReplyEvent]) -> str:
 
 
 def run_async(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
+    """Run in an event loop whose clock stands still: only what `pass_time` lets pass can be too much."""
+    with asyncio.Runner(loop_factory=SteppedLoop) as runner:
+        runner.run(work)
+
+
+async def pass_time(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SteppedLoop)
+    await loop.step(seconds)
 
 
 async def reached_in_thread(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, 10)
+    assert await asyncio.to_thread(event.wait, PATIENCE_S)
 
 
 def test_requests_are_answered_in_the_order_they_came() -> None:
@@ -75,7 +84,7 @@ def test_requests_are_answered_in_the_order_they_came() -> None:
     assert ended == list("abcd")
     assert [request.prompt.count('"a"') for request in engine.requests] == [1, 0, 0, 0]
     runner.stop(STOP)
-    assert runner.join(10)
+    assert runner.join(PATIENCE_S)
     assert engine.closed
 
 
@@ -130,13 +139,15 @@ def test_a_deadline_passes_while_waiting_and_while_reading() -> None:
     runner = Runner(lambda: engine)
 
     async def work() -> None:
-        reading = ticket_for(engine, limit_s=0.15)
-        waiting = ticket_for(engine, limit_s=0.05)
+        reading = ticket_for(engine, limit_s=7200)
+        waiting = ticket_for(engine, limit_s=3600)
         runner.submit(reading)
         runner.submit(waiting)
         await reached_in_thread(reached)
+        await pass_time(3600)
         assert outcome(await read(waiting)) == "prefill_deadline_exceeded"
         assert runner.running is reading
+        await pass_time(3600)
         assert outcome(await read(reading)) == "prefill_deadline_exceeded"
 
     run_async(work())
@@ -145,12 +156,16 @@ def test_a_deadline_passes_while_waiting_and_while_reading() -> None:
 
 
 def test_a_deadline_does_not_touch_a_reply_that_has_begun() -> None:
-    engine = ScriptedEngine([["a", Silence(seconds=0.1), "b"]])
+    hold, release, reached = held()
+    engine = ScriptedEngine([["a", hold, "b"]])
     runner = Runner(lambda: engine)
 
     async def work() -> None:
-        ticket = ticket_for(engine, limit_s=0.03)
+        ticket = ticket_for(engine, limit_s=3600)
         runner.submit(ticket)
+        await reached_in_thread(reached)
+        await pass_time(7200)
+        release.set()
         assert outcome(await read(ticket)) == "finished"
 
     run_async(work())
@@ -219,7 +234,7 @@ def test_stopping_ends_waiting_and_running_requests_and_takes_no_more() -> None:
             runner.submit(ticket_for(engine))
 
     run_async(work())
-    assert runner.join(10)
+    assert runner.join(PATIENCE_S)
 
 
 def test_an_engine_that_cannot_be_opened_says_why_where_it_was_asked_for() -> None:
@@ -261,7 +276,7 @@ def test_the_engine_is_opened_used_and_closed_on_one_thread() -> None:
 
     run_async(work())
     runner.stop(STOP)
-    assert runner.join(10)
+    assert runner.join(PATIENCE_S)
     assert seen == ["slotstream-engine"] * 3
 
 
@@ -270,7 +285,7 @@ def test_an_engine_that_was_handed_in_stays_open() -> None:
     runner = Runner(lambda: engine, closes_engine=False)
     runner.start()
     runner.stop(STOP)
-    assert runner.join(10)
+    assert runner.join(PATIENCE_S)
     assert not engine.closed
 
 

@@ -190,7 +190,7 @@ def test_calls_are_numbered_and_the_newline_between_them_is_no_text() -> None:
     assert end_of(events).reason == "tool_calls"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(size=st.integers(1, 40), fields=st.sampled_from([{}, {"think": True}, {"parallel": False}]))
 def test_any_split_of_a_reply_gives_the_same_joined_events(size: int, fields: dict[str, Any]) -> None:
     text = f"Hm.</think>\n\nI look. \n{CALL}\n{tool_call('time', {'zone': 'UTC'})}"

@@ -16,7 +16,8 @@ from slotstream_serve.runner import Ticket
 from slotstream_serve.serving import prepare
 from slotstream_serve.streaming import SilenceTimer, frame_text
 from slotstream_serve.testing import Fault, Hold, Script, ScriptedEngine, Silence, tool_call, write_in_pieces
-from tests.serve.conftest import LOOPS, Loop, ask, live_server, plain_app, served_app, sse_events
+from tests.serve.clocks import SteppedLoop
+from tests.serve.conftest import LOOPS, PATIENCE_S, Loop, ask, live_server, plain_app, served_app, sse_events
 from tests.serve.plain_dialect import plain_request
 from tests.serve.replies import FAILED, finished
 
@@ -125,7 +126,7 @@ def test_text_of_a_waiting_stream_needs_no_event_loop(kind: Loop) -> None:
 
     def keep_busy() -> None:
         busy.set()
-        over.wait(10)
+        over.wait(PATIENCE_S)
 
     with live_server(engine, loop=kind) as live, contextlib.closing(live.connect()) as connection:
         body = json.dumps({"text": "hi", "stream": True}).encode()
@@ -133,10 +134,10 @@ def test_text_of_a_waiting_stream_needs_no_event_loop(kind: Loop) -> None:
         raw = b""
         while b"one " not in raw:
             raw += connection.recv(65_536)
-        assert first.reached.wait(10)
+        assert first.reached.wait(PATIENCE_S)
         loop = live.service.runner.running._loop  # type: ignore[union-attr]
         loop.call_soon_threadsafe(keep_busy)
-        assert busy.wait(10)
+        assert busy.wait(PATIENCE_S)
         first.until.set()
         while b"two " not in raw:
             raw += connection.recv(65_536)
@@ -184,23 +185,15 @@ def test_a_fault_after_text_of_the_short_way_ends_the_stream_with_its_failure() 
     assert [event["type"] for event in events] == ["Admitted", "TextDelta", "TextDelta", "ReplyFailed"]
 
 
-class SteppedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock the test moves."""
-
-    now_s = 0.0
-
-    def time(self) -> float:
-        return self.now_s
-
-
 def test_silence_is_noticed_after_its_period_with_one_timer_however_much_is_said() -> None:
     loop = SteppedLoop()
+    started_s = loop.now_s
     noticed_s: list[float] = []
 
     async def work() -> None:
-        timer = SilenceTimer(10.0, lambda: noticed_s.append(loop.now_s))
+        timer = SilenceTimer(10.0, lambda: noticed_s.append(loop.now_s - started_s))
         for second in range(1, 60):
-            loop.now_s = float(second)
+            loop.now_s = started_s + second
             if second <= 23:
                 timer.broken()
             for _ in range(2):  # once for timers that are over, once for what they call

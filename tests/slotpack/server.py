@@ -10,6 +10,9 @@ from typing import Literal, Self
 
 Misbehaviour = Literal["status", "drop", "wrong bytes", "short", "long", "encoded", "whole", "other range", "hold"]
 
+WITHIN_S = 240.0
+"""How long tests wait for what must happen: only a test that fails waits so long."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -205,7 +208,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.flush()
         if kind == "hold":
             files.held.set()
-            files.release.wait(30)
+            files.release.wait(WITHIN_S)
             self.wfile.write(body[fault.after_bytes :])
         else:
             self.close_connection = True

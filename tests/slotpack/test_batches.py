@@ -89,7 +89,7 @@ def test_the_golden_files_have_their_recorded_outcomes_in_one_batch(coder: Coder
             assert hashlib.sha256(answer).hexdigest() == INDEX[name].get("raw_sha256"), name
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.integers(0, len(MIXED) - 1), min_size=1, max_size=7),
     st.lists(st.tuples(st.integers(0, 6), st.integers(32, 20_000), st.integers(0, 255)), max_size=5),

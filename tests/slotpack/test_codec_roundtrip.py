@@ -78,7 +78,6 @@ def test_a_block_with_too_many_contexts_stays_raw(coder: Coder) -> None:
     assert coder.encode_smaller(raw, header) is None
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=400), st.sampled_from([Kind.RAW, Kind.BYTES, Kind.WORDS]))
 def test_any_bytes_round_trip(raw: bytes, kind: Kind) -> None:
     if kind is Kind.WORDS and len(raw) % 2:
@@ -89,7 +88,7 @@ def test_any_bytes_round_trip(raw: bytes, kind: Kind) -> None:
     assert REFERENCE.decode(frame) == raw
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 4), st.sampled_from([32, 64]), st.data())
 def test_any_quantised_block_round_trips(groups: int, group_size: int, data: st.DataObject) -> None:
     weight_bytes = groups * group_size // 2
@@ -102,7 +101,7 @@ def test_any_quantised_block_round_trips(groups: int, group_size: int, data: st.
 SEEDS = [frame for frame in (REFERENCE.encode_exact(raw, header) for raw, header in blocks()[3:10:2]) if frame]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(SEEDS), st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4), st.data())
 def test_a_damaged_frame_is_refused_alike_or_decodes_alike(
     seed: bytes, edits: list[tuple[int, int]], data: st.DataObject

@@ -22,7 +22,7 @@ from slotpack.pulling import PullOptions, TransportName, pull
 from slotpack.resume import LOCK_NAME, MAX_STATE_BYTES, STATE_NAME, PackedLedger
 from tests.slotpack.clocks import FakeClock
 from tests.slotpack.models import Packaged, same_files
-from tests.slotpack.server import Fault, FileServer, serving
+from tests.slotpack.server import WITHIN_S, Fault, FileServer, serving
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -75,7 +75,7 @@ def cancel_when_held(server: FileServer, cancel: Cancellation) -> None:
     """Cancel from another thread as soon as the server keeps an answer waiting."""
 
     def watch() -> None:
-        server.held.wait(30)
+        server.held.wait(WITHIN_S)
         cancel.cancel()
 
     threading.Thread(target=watch, daemon=True).start()
@@ -135,10 +135,10 @@ def test_a_stopped_process_is_resumed_from_its_verified_bytes(
     arguments = [str(packaged.package), server.base, str(tmp_path / "copy"), transport]
     process = subprocess.Popen([sys.executable, "-c", PULL_SCRIPT, *arguments])
     try:
-        assert server.held.wait(60)
+        assert server.held.wait(WITHIN_S)
         wait_until(lambda: (tmp_path / "copy").is_dir() and recorded_safely(tmp_path / "copy", transport) >= 4)
         process.send_signal(number)
-        assert process.wait(60) == status
+        assert process.wait(WITHIN_S) == status
     finally:
         process.kill()
         process.wait()
@@ -162,11 +162,11 @@ def recorded_safely(copy: pathlib.Path, transport: TransportName) -> int:
 def wait_until(condition: Callable[[], bool]) -> None:
     """Poll another process's files; there is nothing else to wait on."""
     turn = threading.Event()
-    for _ in range(3000):
+    for _ in range(round(WITHIN_S / 0.01)):
         if condition():
             return
         turn.wait(0.01)
-    pytest.fail("the condition did not come true within 30 s")
+    pytest.fail("the condition did not come true in time")
 
 
 def test_ctrl_c_in_the_calling_thread_is_a_cancellation(
@@ -208,11 +208,11 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(
         target=lambda: first.append(pull(remote(packaged, server), tmp_path / "copy", options=options()))
     )
     work.start()
-    assert server.held.wait(30)
+    assert server.held.wait(WITHIN_S)
     with pytest.raises(DirectoryBusy):
         pull(remote(packaged, server), tmp_path / "copy", options=options())
     server.release.set()
-    work.join(30)
+    work.join(WITHIN_S)
     assert len(first) == 1
     assert same_files(packaged.model, tmp_path / "copy")
 

@@ -10,7 +10,7 @@ from slotpack.cancellation import Cancellation
 from slotpack.errors import ObjectUnavailable, PullCancelled, TransferError
 from slotpack.transport import Connection, ConnectionCounter, RedirectCache, Request
 from tests.slotpack.clocks import FakeClock
-from tests.slotpack.server import Fault, FileServer, serving
+from tests.slotpack.server import WITHIN_S, Fault, FileServer, serving
 
 BODY = bytes(range(256)) * 40
 
@@ -226,9 +226,9 @@ def test_cancellation_ends_a_blocked_read(server: FileServer, client: Client) ->
 
     thread = threading.Thread(target=fetch)
     thread.start()
-    assert server.held.wait(20)
+    assert server.held.wait(WITHIN_S)
     client.cancel.cancel()
-    thread.join(20)
+    thread.join(WITHIN_S)
     assert not thread.is_alive()
     assert len(failures) == 1
     assert not server.release.is_set()

@@ -177,9 +177,9 @@ class Port(ServerPort):
         return self.state
 
 
-def breathe() -> None:
-    """Give other processes a moment."""
-    Event().wait(0.02)
+def breathe(seconds: float) -> None:
+    """Wait as the command does, since other processes may need the time."""
+    Event().wait(seconds)
 
 
 def prepared(state: LaunchState, probes: list[Probe], status: dict[str, Any]) -> Background:
@@ -187,7 +187,7 @@ def prepared(state: LaunchState, probes: list[Probe], status: dict[str, Any]) ->
     object.__setattr__(port, "probes", probes)
     object.__setattr__(port, "state", status)
     program = (sys.executable, "-c", "import signal; print('loading', flush=True); signal.pause()")
-    return Background(port, state, say=lambda _line: None, program=program, pause=lambda _s: breathe())
+    return Background(port, state, say=lambda _line: None, program=program, pause=breathe)
 
 
 def window(tokens: int) -> Probe:

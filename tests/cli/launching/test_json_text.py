@@ -19,7 +19,7 @@ KEYS = st.text(max_size=3)
 ODD = '{\r\n\t"b" : 1.50e+3,\r\n\r\n\t"a":[1 ,2.0,\r\n  3],"c":{ }\r\n}\r\n'
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     document=st.dictionaries(KEYS, VALUES, max_size=4),
     key=KEYS,
@@ -33,7 +33,7 @@ def test_a_change_means_what_it_says_in_any_layout(document: dict[str, Any], key
     assert list(json.loads(changed.text)) == list({**document, key: value})
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(document=st.dictionaries(KEYS, VALUES, max_size=4), value=VALUES)
 def test_a_new_member_leaves_every_character_in_its_place(document: dict[str, Any], value: Any) -> None:
     kept = [*json.dumps(document, indent=3)]

@@ -23,7 +23,7 @@ def quantised(rows: int = 4, columns: int = 64) -> NativeMatrix:
 
 
 @every_variant
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     rows=st.integers(1, 70),
     groups=st.integers(1, 19),
@@ -46,7 +46,7 @@ def test_products_of_any_shape_agree_with_numpy(
 
 
 @every_variant
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     hidden=st.integers(1, 4),
     inner=st.integers(1, 4),
