@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
@@ -18,18 +18,29 @@ from slotstream_planner.sweeping import sweep_machines
 GEOMETRY = published_geometry()
 
 
-def best_seconds(action: Callable[[], object], times: int = 5) -> float:
-    def once() -> float:
-        started_s = time.process_time()
+MOST_CALLS = 12_000
+"""Calls of functions that a plan may take: a slider asks for one at every step."""
+
+
+def calls_of(action: Callable[[], object]) -> int:
+    """Count calls, of which there are as many on a busy machine as on an idle one."""
+    calls = 0
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
         action()
-        return time.process_time() - started_s
+    finally:
+        sys.setprofile(None)
+    return calls
 
-    return min(once() for _ in range(times))
 
-
-def test_one_plan_is_planned_in_under_five_milliseconds() -> None:
+def test_one_plan_takes_as_many_calls_as_a_slider_has_time_for() -> None:
     machine = Machine.simulated(ram_gb=64)
-    assert best_seconds(lambda: plan(GEOMETRY, machine)) < 0.005
+    assert 1000 < calls_of(lambda: plan(GEOMETRY, machine)) < MOST_CALLS
 
 
 @pytest.mark.parametrize(
@@ -40,8 +51,8 @@ def test_one_plan_is_planned_in_under_five_milliseconds() -> None:
     ],
     ids=["mostly accepted", "all refused"],
 )
-def test_a_sweep_takes_at_most_ten_milliseconds_a_machine(rams: list[float], request_: PlanRequest) -> None:
-    assert best_seconds(lambda: sweep_machines(GEOMETRY, rams, request_, disk_gb_s=6), times=2) < 0.010 * len(rams)
+def test_a_sweep_takes_no_more_calls_a_machine_than_a_plan(rams: list[float], request_: PlanRequest) -> None:
+    assert calls_of(lambda: sweep_machines(GEOMETRY, rams, request_, disk_gb_s=6)) < MOST_CALLS * len(rams)
 
 
 def test_a_sweep_says_what_fits_and_what_does_not() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.sanitized_modules import UNDEFINED, build_module, run_under_sanitizers
 
+pytestmark = pytest.mark.timeout(1800)  # a loaded machine compiles slowly
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CSRC = ROOT / "packages" / "slotpack" / "csrc"
 NATIVE = pathlib.Path(__file__).parent / "native"

@@ -8,6 +8,8 @@ import pytest
 
 from tests.sanitized_modules import ROOT, UNDEFINED, build_module, run_under_sanitizers
 
+pytestmark = pytest.mark.timeout(1800)  # a loaded machine compiles slowly
+
 CSRC = ROOT / "packages" / "slotstream-core" / "csrc"
 FUZZER = "tests.core.native.fuzz_arguments"
 AVX2 = ("-mavx2", "-mfma")
@@ -56,7 +58,6 @@ def test_arguments_of_any_kind_are_taken_or_refused_without_a_step_outside(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_every_variant_takes_or_refuses_arguments_of_any_kind(tmp_path: pathlib.Path) -> None:
     names = (*GLUE, *THREADS, "kernels_scalar.c")
     sources: dict[pathlib.Path, tuple[str, ...]] = {CSRC / name: ("-O1", *UNDEFINED) for name in names}

@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.timeout(1800)  # a loaded machine compiles slowly
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CSRC = ROOT / "packages" / "slotstream-core" / "csrc"
 TESTS = pathlib.Path(__file__).parent / "c"

@@ -140,13 +140,15 @@ class _Lane:
 
     def run(self, plan: Iterator[tuple[int, int]], lock: threading.Lock, deadline_s: float) -> None:
         try:
-            while time.perf_counter() < deadline_s:
+            while True:  # at least once, however long this thread had to wait for a processor
                 with lock:
                     position = next(plan, None)
                 if position is None:
                     return
                 descriptor, offset = position
                 self.read_bytes += os.preadv(descriptor, [self.buffer], offset)
+                if time.perf_counter() >= deadline_s:
+                    return
         except OSError as error:
             self.error = error
 
