@@ -7,6 +7,9 @@ UV := .uv/bin/uv
 RUN := .venv/bin/python
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
+# An index that is slow or fails for a moment is asked again.
+export UV_HTTP_TIMEOUT ?= 120
+export UV_HTTP_RETRIES ?= 6
 SYNC_cpu := sync --locked --quiet
 SYNC_cuda := sync --locked --quiet --extra cuda --no-install-package mlx-cpu
 
@@ -27,7 +30,7 @@ $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
 	  || { echo "Slotstream needs Python 3.11 to 3.13; set PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m venv .uv
-	@.uv/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@.uv/bin/python -m pip install --quiet --disable-pip-version-check --retries 6 --timeout 60 uv==$(UV_VERSION)
 
 .venv/.synced-$(BACKEND): $(UV) uv.lock pyproject.toml $(wildcard packages/*/pyproject.toml) $(wildcard packages/*/setup.py) $(wildcard packages/*/csrc/*)
 	@$(UV) $(SYNC_$(BACKEND)) --python $(PYTHON)
