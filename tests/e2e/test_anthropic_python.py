@@ -158,12 +158,17 @@ def test_a_failure_in_the_middle_raises() -> None:
 
 def test_a_stream_survives_silence() -> None:
     thinking: Any = {"type": "adaptive", "display": "omitted"}
-    script: list[Step] = [Silence(seconds=0.2), "hm", Silence(seconds=0.2), "</think>", "Yes"]
+    until = Event()
+    script: list[Step] = [Silence(seconds=0.2), "hm", Hold(until, Event()), "</think>", "Yes"]
+    kinds: list[str] = []
     with client_of(script, keepalive_s=0.05) as client:
         with client.messages.create(
             model=MODEL, max_tokens=64, messages=HELLO, thinking=thinking, stream=True
         ) as stream:
-            kinds = [event.type for event in stream]
+            for event in stream:
+                kinds.append(event.type)
+                if kinds.count("content_block_delta") > 2:
+                    until.set()
         message = streamed(client, messages=HELLO, thinking=thinking)
     assert kinds.count("content_block_delta") > 2
     assert [block.type for block in message.content] == ["thinking", "text"]

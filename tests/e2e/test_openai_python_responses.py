@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 import openai
@@ -11,7 +12,7 @@ from openai.types.responses import Response
 
 from slotstream_core.errors import ExpertReadError
 from slotstream_serve.dialects.catalog import all_dialects
-from slotstream_serve.testing import Fault, ScriptedEngine, Silence, Step, tool_call, write_in_pieces
+from slotstream_serve.testing import Fault, Hold, ScriptedEngine, Step, tool_call, write_in_pieces
 from tests.serve.conftest import PATIENCE_S, live_server
 
 MODEL = "tiny:4bit"
@@ -114,13 +115,17 @@ def test_a_failure_in_the_middle_raises_or_is_seen() -> None:
 
 
 def test_silence_is_filled_with_events() -> None:
-    script: list[Step] = [Silence(seconds=0.3), "x"]
+    until = Event()
+    script: list[Step] = [Hold(until, Event()), "x"]
+    kinds: list[str] = []
     with (
         client_of(script, keepalive_s=0.05) as client,
         client.responses.create(model=MODEL, input="hi", stream=True) as stream,
     ):
-        kinds = [event.type for event in stream]
-    assert kinds.count("response.in_progress") > 2
+        for event in stream:
+            kinds.append(event.type)
+            if kinds.count("response.in_progress") > 2:
+                until.set()
     assert kinds[-1] == "response.completed"
 
 
