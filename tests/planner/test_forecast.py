@@ -107,14 +107,20 @@ def test_products_measured_on_a_processor_replace_the_guess_and_say_so() -> None
     guessed = host_for(GEOMETRY, machine, chip=None, profile=None)
     slow, fast = (
         host_for(
-            GEOMETRY, machine, chip=None, profile=None, cpu=CpuSpeed(flop_per_s=flops, label="the compiled products")
+            GEOMETRY,
+            machine,
+            chip=None,
+            profile=None,
+            cpu=CpuSpeed(flop_per_s=flops, prompt_flop_per_s=90e9, label="the compiled products"),
         )
         for flops in (3e9, 30e9)
     )
     assert slow.compute_s == pytest.approx(guessed.compute_s)
     assert fast.compute_s == pytest.approx(slow.compute_s / 10)
+    assert fast.prompt_s == pytest.approx(fast.compute_s / 3)
+    assert slow.prompt_s == fast.prompt_s
     assert (fast.evidence, guessed.evidence) == ("measured", "assumed")
-    assert "30.0 GFLOP/s" in fast.label
+    assert "30.0 GFLOP/s in products of one row, 90.0 of many" in fast.label
 
 
 def test_without_any_disk_figure_nothing_is_predicted() -> None:

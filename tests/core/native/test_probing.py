@@ -12,6 +12,7 @@ def test_a_probe_gives_the_speed_and_says_what_was_measured() -> None:
     speed = probe_products({"SLOTSTREAM_NATIVE": "scalar"}, rounds=1)
     assert speed is not None
     assert 1e6 < speed.flop_per_s < 1e14
+    assert 1e6 < speed.prompt_flop_per_s < 1e14
     assert "scalar" in speed.label
 
 

@@ -86,11 +86,13 @@ class CpuSpeed:
     """How fast the engine's products run on this machine's processor, measured.
 
     Attributes:
-        flop_per_s: Of 4-bit products with one row of activations, weights read from memory.
+        flop_per_s: Of 4-bit products with one row of activations, weights read from memory: what a reply needs.
+        prompt_flop_per_s: Of products with as many rows as one expert gets of a long pass: what a prompt needs.
         label: What computes them.
     """
 
     flop_per_s: float
+    prompt_flop_per_s: float
     label: str
 
 
@@ -157,12 +159,14 @@ def host_for(
         )
     flops = 2 * active_bytes(geometry) / _PACKED_BYTES_PER_WEIGHT
     if cpu is not None:
-        compute_s = flops / cpu.flop_per_s
         return HostSpeed(
-            compute_s=compute_s,
-            prompt_s=compute_s,
+            compute_s=flops / cpu.flop_per_s,
+            prompt_s=flops / cpu.prompt_flop_per_s,
             sync_s=sync_s,
-            label=f"{cpu.flop_per_s / 1e9:.1f} GFLOP/s in one-row products, measured with {cpu.label}",
+            label=(
+                f"{cpu.flop_per_s / 1e9:.1f} GFLOP/s in products of one row, {cpu.prompt_flop_per_s / 1e9:.1f} of "
+                f"many, measured with {cpu.label}"
+            ),
             evidence="measured",
         )
     compute_s = flops / (_CPU_FLOP_PER_S_PER_CORE * machine.cores)
