@@ -59,3 +59,8 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     outcome = blas.forward_blas({}, numpy_folder=tmp_path / "numpy", shim=some)
     assert outcome.library is None
     assert "cannot be used" in outcome.describe()
+    some.write_bytes(b"\x7fELF\x02\x01" + bytes(34) + (9_000).to_bytes(8, "little") + bytes(16))
+    assert (
+        "_blas.abi3.so lacks its last 8,936 bytes"
+        in blas.forward_blas({}, numpy_folder=tmp_path / "numpy", shim=some).reason
+    )

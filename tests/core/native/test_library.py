@@ -12,6 +12,7 @@ from slotstream_core.errors import NativeError, SettingError
 from slotstream_core.native import NativeLibrary, NativeMatrix, native_choice
 from slotstream_core.native.binding import library_path, open_binding
 from slotstream_core.native.checking import disagreement
+from slotstream_core.native.lanes import lane_library
 from slotstream_core.native.library import VARIANTS
 from slotstream_core.native.matrices import NativeExperts
 from slotstream_core.native.products import Activations, Floats
@@ -69,6 +70,21 @@ def test_a_file_that_is_no_library_is_said_once_and_not_used(
     assert NativeLibrary.load(threads=1, path=path) is None
     assert [record.name for record in caplog.records] == ["slotstream.native"]
     assert "MLX's slower operations are used" in caplog.text
+
+
+@built
+@pytest.mark.parametrize("kept", [63, 64, 5_000, -1])
+def test_a_library_that_was_cut_off_is_said_and_ends_nothing(
+    kept: int, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = library_path()
+    assert whole is not None
+    path = tmp_path / whole.name
+    path.write_bytes(whole.read_bytes()[:kept])
+    assert NativeLibrary.load(threads=1, path=path) is None
+    for _ in range(2):  # a model's experts and its draft head's
+        assert lane_library({}, path=path) is None
+    assert [record.getMessage().startswith(f"{path.name} cannot be used") for record in caplog.records] == [True, True]
 
 
 def test_a_missing_library_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -113,6 +113,9 @@ def forwarded_calls() -> int:
 def _load(shim: Path, library: Path) -> None:
     import ctypes
 
+    from slotstream_core.native.elf import check_whole
+
+    check_whole(shim)
     local = ctypes.CDLL(str(shim), mode=ctypes.RTLD_LOCAL)
     openblas = ctypes.CDLL(str(library), mode=ctypes.RTLD_LOCAL)
     local.slotstream_set_sgemm(ctypes.cast(getattr(openblas, SYMBOL), ctypes.c_void_p))

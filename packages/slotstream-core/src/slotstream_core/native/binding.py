@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from slotstream_core.errors import NativeError
+from slotstream_core.native.elf import check_whole
 
 ABI_VERSION: Final = 3
 MODULE: Final = "slotstream_core._native"
@@ -84,6 +85,7 @@ def open_binding(path: Path) -> ctypes.CDLL:
         NativeError: It cannot be loaded, lacks a function, or was built from another version of this package.
     """
     try:
+        check_whole(path)
         library = ctypes.CDLL(str(path))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, name)

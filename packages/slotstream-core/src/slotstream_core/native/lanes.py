@@ -7,6 +7,7 @@ wait release it.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Final
 
 from slotstream_core.errors import NativeError
 from slotstream_core.native.binding import ABI_VERSION, library_path
+from slotstream_core.native.elf import check_whole
 from slotstream_core.native.library import OFF, native_choice
 
 logger = logging.getLogger("slotstream.native")
@@ -165,6 +167,7 @@ class LaneLibrary:
 
     def __init__(self, path: Path) -> None:
         try:
+            check_whole(path)
             holding, releasing = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
             for library, functions in ((holding, _SHORT), (releasing, _WAITING)):
                 for name, (result, arguments) in functions.items():
@@ -198,6 +201,16 @@ class LaneLibrary:
         self.mirrors_state = holding.ss_mirrors_state
 
 
+@functools.cache
+def _opened(path: Path) -> LaneLibrary | None:
+    """Open a file once in a process, however many engines and draft heads ask, so that a warning comes once too."""
+    try:
+        return LaneLibrary(path)
+    except NativeError as error:
+        logger.warning("%s; experts are read by Python's threads, which is slower", error)
+        return None
+
+
 def lane_library(environment: Mapping[str, str], *, path: Path | None = None) -> LaneLibrary | None:
     """Return the library; None when it is switched off, not installed, unusable (said in the log), or on macOS.
 
@@ -207,8 +220,4 @@ def lane_library(environment: Mapping[str, str], *, path: Path | None = None) ->
     where = path or library_path()
     if native_choice(environment) == OFF or sys.platform == "darwin" or where is None:
         return None
-    try:
-        return LaneLibrary(where)
-    except NativeError as error:
-        logger.warning("%s; experts are read by Python's threads, which is slower", error)
-        return None
+    return _opened(where)
