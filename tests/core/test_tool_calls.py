@@ -57,6 +57,19 @@ def scan(text: str, pieces: list[str] | None = None) -> list[ScanEvent]:
     return merged
 
 
+@pytest.mark.parametrize("kind", ["object", "unknown"])
+def test_half_a_pair_in_a_models_json_becomes_a_replacement_character(kind: str) -> None:
+    schema = {} if kind == "unknown" else {"type": kind}
+    text = r'{"a\ud800": ["\udc00x", "\ud83d\ude00", {"b": "\\ud800"}]}'
+    value = convert_argument(text, schema, {})
+    assert value == {"a\ufffd": ["\ufffdx", "\U0001f600", {"b": r"\ud800"}]}
+
+
+def test_half_a_pair_nested_too_deeply_stays_the_text_it_is() -> None:
+    text = "[" * 5000 + r'"\ud800"' + "]" * 5000
+    assert convert_argument(text, {"type": "array"}, {}) == text
+
+
 def cut(text: str, seed: int) -> list[str]:
     rng, pieces = random.Random(seed), []
     while text:

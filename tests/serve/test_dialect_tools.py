@@ -24,6 +24,19 @@ from slotstream_serve.errors import Refused
 from tests.serve.conftest import model_facts
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        (r'{"a\ud800": ["\udfffx", "\ud83d\ude00"]}', {"a\ufffd": ["\ufffdx", "\U0001f600"]}),
+        (r'{"a": "\\ud800"}', {"a": r"\ud800"}),
+    ],
+)
+def test_half_a_pair_in_the_arguments_of_a_history_becomes_a_replacement_character(
+    text: str, arguments: dict[str, Any]
+) -> None:
+    assert arguments_object(text, path="here") == arguments
+
+
 def call(name: str, id: str | None = None) -> MadeCall:
     return MadeCall(call=ToolCall(name=name, arguments={}), id=id, path=f"at.{id or name}")
 

@@ -1,5 +1,6 @@
 """Who may ask: hosts, origins, keys, and what the configuration allows."""
 
+import contextlib
 import tracemalloc
 
 import pytest
@@ -190,6 +191,16 @@ def test_json_keeps_its_types_and_its_text() -> None:
     assert value == {"a": True, "b": 1, "c": 1.0, "d": None, "e": "\U0001f600 \ufffd", "\ufffd": [["\ufffdx"]]}
     assert type(value["b"]) is int
     assert type(value["c"]) is float
+
+
+@pytest.mark.parametrize("depth", [600, 950])
+def test_a_deep_body_with_a_lone_surrogate_is_refused_and_no_fault(depth: int) -> None:
+    body = b'{"a": "\\ud800", "b": ' + b"[" * depth + b"]" * depth + b"}"
+    with contextlib.suppress(Refused):
+        assert parse_json_object(body, Limits())["a"] == "\ufffd"
+    deepest = b'{"a": "\\ud800", "b": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+    with pytest.raises(Refused, match="invalid JSON body"):
+        parse_json_object(deepest, Limits())
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from starlette.types import Receive
 
+from slotstream_core.text.surrogates import REPLACEMENT, SURROGATE, SURROGATE_ESCAPE, with_texts
 from slotstream_serve.dialects.base import JsonObject
 from slotstream_serve.errors import Failure, Refused, ServeError, invalid
 from slotstream_serve.settings import Limits, ServeConfig
@@ -23,9 +24,6 @@ VALUE_MARKS = (b",", b":", b"[", b"{")
 """Outside strings, each stands before one value or name, or opens an empty list or object."""
 COUNTED_AT_ONCE = 64 * 2**10
 """Bytes that are split into strings and the rest between them, which takes many times their size."""
-SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-SURROGATE = re.compile("[\ud800-\udfff]")
-"""In parsed JSON only lone ones are left."""
 MOST_SURROGATES = 2**16
 """Replacing one takes as long as parsing a hundred characters, so a body of nothing else would take seconds."""
 
@@ -169,12 +167,12 @@ def parse_json_object(body: bytes, limits: Limits) -> JsonObject:
     try:
         text = body.decode("utf-8-sig")
         value = json.loads(text, parse_constant=_refuse_constant)
+        if SURROGATE_ESCAPE.search(text):
+            value = with_texts(value, _Surrogates(MOST_SURROGATES).replaced)
     except (ValueError, RecursionError):
         raise invalid("invalid JSON body") from None
     if not isinstance(value, dict):
         raise invalid("invalid JSON body: it must be an object")
-    if SURROGATE_ESCAPE.search(text):
-        value = _Surrogates(MOST_SURROGATES).replaced(value)
     found: JsonObject = value
     return found
 
@@ -208,23 +206,17 @@ class _Surrogates:
         self._most = most
         self._left = most
 
-    def replaced(self, value: Any) -> Any:
-        """Return a JSON value without any, in names and at any depth.
+    def replaced(self, text: str) -> str:
+        """Return a text without any.
 
         Raises:
-            Refused: There are too many.
+            Refused: There are too many in all texts so far.
         """
-        if isinstance(value, str):
-            text, count = SURROGATE.subn("\ufffd", value, count=self._left + 1)
-            self._left -= count
-            if self._left < 0:
-                raise invalid(f"request body has more than {self._most:,} lone surrogates; send text as UTF-8")
-            return text
-        if isinstance(value, list):
-            return [self.replaced(item) for item in value]
-        if isinstance(value, dict):
-            return {self.replaced(key): self.replaced(item) for key, item in value.items()}
-        return value
+        text, count = SURROGATE.subn(REPLACEMENT, text, count=self._left + 1)
+        self._left -= count
+        if self._left < 0:
+            raise invalid(f"request body has more than {self._most:,} lone surrogates; send text as UTF-8")
+        return text
 
 
 def _refuse_constant(name: str) -> NoReturn:

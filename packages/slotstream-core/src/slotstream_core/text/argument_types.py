@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from slotstream_core.text.surrogates import SURROGATE_ESCAPE, without_surrogates
+
 ArgumentType = Literal["string", "integer", "number", "boolean", "object", "array", "unknown"]
 Schema = Mapping[str, Any]
 
@@ -50,7 +52,10 @@ def declared_type(schema: object, root: Schema) -> tuple[ArgumentType, bool]:
 
 
 def convert_argument(text: str, schema: object, root: Schema) -> Any:
-    """Return the JSON value of an argument's text; text that does not fit its declared type stays a string."""
+    """Return the JSON value of an argument's text; text that does not fit its declared type stays a string.
+
+    Half a surrogate pair that JSON in it names becomes U+FFFD.
+    """
     kind, nullable = declared_type(schema, root)
     stripped = text.strip()
     if nullable and kind != "string" and stripped == "null":
@@ -108,7 +113,8 @@ def _number(text: str, original: str) -> Any:
 
 def _json(text: str, original: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        return without_surrogates(value) if SURROGATE_ESCAPE.search(text) else value
     except (ValueError, RecursionError):
         return original
 

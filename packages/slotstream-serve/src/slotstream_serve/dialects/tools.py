@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from slotstream_core.text.surrogates import SURROGATE_ESCAPE, without_surrogates
 from slotstream_serve.conversation import Reasoning, ToolChoice, ToolSpec
 from slotstream_serve.dialects.base import JsonObject
 from slotstream_serve.dialects.fields import kind_of, wrong_kind
@@ -83,6 +84,8 @@ def checked_choice(choice: ToolChoice, tools: Sequence[ToolSpec], *, path: str) 
 def arguments_object(text: str, *, path: str) -> JsonObject:
     """Return the arguments of a call in the history; empty text is a call without arguments.
 
+    Lone surrogates in them become U+FFFD, as in the body around them.
+
     Raises:
         Refused: The text is not a JSON object.
     """
@@ -90,6 +93,8 @@ def arguments_object(text: str, *, path: str) -> JsonObject:
         return {}
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
+        if SURROGATE_ESCAPE.search(text):
+            value = without_surrogates(value)
     except (ValueError, RecursionError):
         raise invalid(f"{path} is not valid JSON; send the arguments as the server wrote them", param=path) from None
     if not isinstance(value, dict):
