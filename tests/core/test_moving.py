@@ -29,7 +29,8 @@ from slotstream_core.experts.repacking import RepackProgress, repack_checkpoint,
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.persistence.identity import model_digest
 from slotstream_planner import ModelGeometry, PlanRequest
-from slotstream_planner.moved import MOVED_INDEX, MOVED_NAME
+from slotstream_planner.moved import MOVED_INDEX, MOVED_NAME, MOVED_SUFFIX
+from tests.core.kept_states import options
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_everything_that_reads_headers_sees_the_same_checkpoint(model: Path) -> 
     move_experts(model)
     assert ModelGeometry.from_checkpoint(model, compute="float32") == geometry
     assert {name: (tensor.dtype, tensor.shape) for name, tensor in read_directory(model).items()} == shapes
-    assert model_digest(model) != identity
+    assert model_digest(model) == identity
     with Checkpoint.open(model) as checkpoint:
         assert all(layout.repacked for layout in stacked_layouts(checkpoint).values())
         name = next(name for name in checkpoint.tensors if name.endswith("switch_mlp.up_proj.weight"))
@@ -164,12 +165,32 @@ def test_everything_that_reads_headers_sees_the_same_checkpoint(model: Path) -> 
 
 def test_states_of_other_experts_in_equal_shards_are_told_apart(model: Path) -> None:
     move_experts(model)
-    identity = model_digest(model)
-    index = model / MOVED_NAME / MOVED_INDEX
-    document = json.loads(index.read_text())
-    document["files"][0]["sha256"] = "0" * 64
-    index.write_text(json.dumps(document))
-    assert model_digest(model) != identity
+    digests = {model_digest(model)}
+    files = [path for path in (model / MOVED_NAME).iterdir() if path.suffix == MOVED_SUFFIX]
+    for path in files:
+        path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
+        digests.add(model_digest(model))
+    assert len(digests) == len(files) + 1 > 2
+
+
+def test_a_conversation_and_uses_that_were_kept_are_found_after_a_move_and_after_undoing_it(
+    model: Path, tmp_path: Path
+) -> None:
+    prompt = [int(each) for each in np.random.default_rng(0).integers(0, 256, 300)]
+    request = PlanRequest(prefill_chunk=256, lookahead="off")
+    found: list[tuple[int, list[int]]] = []
+    for change in (None, move_experts, restore_experts):
+        if change is not None:
+            change(model)
+        with load(model, request=request, warm_directory=tmp_path / "warm") as engine:
+            engine.keep_on_disk(options(tmp_path / "kept"))
+            *_, last = engine.generate(prompt, sampling=GREEDY, max_tokens=6)
+            assert isinstance(last, Finished)
+            found.append((last.usage.cached_tokens, list(last.token_ids)))
+    (cold, ids), *others = found
+    assert cold == 0
+    assert others == [(256, ids), (256, ids)]
+    assert len(list((tmp_path / "warm").iterdir())) == 1
 
 
 class Killed(BaseException):

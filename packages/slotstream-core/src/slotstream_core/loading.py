@@ -15,7 +15,7 @@ from slotstream_core.checkpoint.claiming import in_use
 from slotstream_core.checkpoint.corrections import Correction, correction_path, read_correction
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.drafting import DraftExperts, choose_depths, open_draft_experts
-from slotstream_core.errors import CorrectionUnusable, PlanError
+from slotstream_core.errors import CorrectionUnusable, PlanError, RecordsUnusable
 from slotstream_core.experts import (
     ExpertLayout,
     StreamedExperts,
@@ -213,15 +213,14 @@ def _start_warm(
 ) -> None:
     """Fill the pool with what earlier runs used most, in the background, and keep the uses of this one at its end.
 
-    They are kept under the stacked layout, so that repacking a checkpoint forgets nothing. Without a directory, or with
-    the warm start off, nothing is filled or kept.
+    Without a directory, or with the warm start off, nothing is filled or kept.
     """
     if directory is None or options.warm_start == "off":
         return
     pool = experts.pool
     try:
         path = uses_path(directory, layout)
-    except OSError as error:
+    except RecordsUnusable as error:
         logger.info("the pool starts cold: %s", error)
         return
     earlier = read_uses(path, layout) or RecordUses(counts=(0,) * layout.record_count)

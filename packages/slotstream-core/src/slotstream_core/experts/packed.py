@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from slotstream_core.checkpoint.records import (
     read_records_index,
 )
 from slotstream_core.errors import CheckpointError, MirrorMismatch, RecordsUnusable
-from slotstream_core.experts.layout import ExpertLayout, StoredPiece
+from slotstream_core.experts.layout import ExpertLayout, Extent, StoredPiece
 
 logger = logging.getLogger("slotstream.experts")
 
@@ -190,18 +191,36 @@ def first_difference(left: ExpertLayout, right: ExpertLayout) -> StoredPiece | N
     Raises:
         RecordsUnusable: A file cannot be opened or read.
     """
-    kinds = sorted({0, len(left.kinds) // 2, len(left.kinds) - 1})
     with opened_files(left.paths) as mine, opened_files(right.paths) as theirs:
-        for layer in range(left.layer_count):
-            expert = layer * SAMPLE_STEP % left.expert_count
-            for kind in kinds:
-                one, other = left.extent(layer, kind, expert), right.extent(layer, kind, expert)
-                length = min(one.byte_count, SAMPLE_BYTES)
-                if _read(mine[one.path], one.path, one.offset, length) != _read(
-                    theirs[other.path], other.path, other.offset, length
-                ):
-                    return right.layers[layer][kind]
+        for layer, kind, expert in _sampled(left):
+            if _sample(left.extent(layer, kind, expert), mine) != _sample(right.extent(layer, kind, expert), theirs):
+                return right.layers[layer][kind]
     return None
+
+
+def sample_digest(layout: ExpertLayout) -> str:
+    """Return a digest of the samples that `first_difference` compares: the same wherever the same experts lie.
+
+    Raises:
+        RecordsUnusable: A file cannot be opened or read.
+    """
+    digest = hashlib.sha256(f"{layout.layer_count}:{layout.expert_count}:{layout.record_bytes}".encode())
+    with opened_files(layout.paths) as files:
+        for layer, kind, expert in _sampled(layout):
+            digest.update(_sample(layout.extent(layer, kind, expert), files))
+    return digest.hexdigest()
+
+
+def _sampled(layout: ExpertLayout) -> Iterator[tuple[int, int, int]]:
+    """Yield layer, kind and expert of each sampled piece."""
+    kinds = sorted({0, len(layout.kinds) // 2, len(layout.kinds) - 1})
+    for layer in range(layout.layer_count):
+        for kind in kinds:
+            yield layer, kind, layer * SAMPLE_STEP % layout.expert_count
+
+
+def _sample(extent: Extent, files: Mapping[Path, int]) -> bytes:
+    return _read(files[extent.path], extent.path, extent.offset, min(extent.byte_count, SAMPLE_BYTES))
 
 
 @contextmanager

@@ -5,7 +5,6 @@ Uses of an earlier run count half as much as those of the run that ends, so that
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slotstream_core.experts.layout import ExpertLayout
+from slotstream_core.experts.packed import sample_digest
 
 logger = logging.getLogger("slotstream.experts")
 
@@ -46,17 +46,12 @@ class RecordUses:
 
 
 def uses_path(directory: Path, layout: ExpertLayout) -> Path:
-    """Return the file of a checkpoint's uses: named after where its experts lie and when their files were written.
+    """Return the file of a checkpoint's uses: named after samples of its experts, so that these may move.
 
     Raises:
-        OSError: A file of the checkpoint is gone.
+        RecordsUnusable: A file of the checkpoint cannot be read.
     """
-    digest = hashlib.sha256()
-    for path in layout.paths:
-        state = path.stat()
-        digest.update(f"{path.resolve()}:{state.st_size}:{state.st_mtime_ns};".encode())
-    digest.update(f"{layout.layer_count}:{layout.expert_count}:{layout.record_bytes}".encode())
-    return directory / f"{digest.hexdigest()[:32]}.json"
+    return directory / f"{sample_digest(layout)[:32]}.json"
 
 
 def read_uses(path: Path, layout: ExpertLayout) -> RecordUses | None:

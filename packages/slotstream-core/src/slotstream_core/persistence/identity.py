@@ -1,17 +1,19 @@
-"""Whose states they are: build, model files and settings, in one digest."""
+"""Whose states they are: build, model and settings, in one digest."""
 
 import hashlib
+import os
 import platform
 from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
+from slotstream_core.checkpoint.headers import TensorInfo, read_directory
 from slotstream_core.persistence.records import FORMAT
-from slotstream_planner.moved import MOVED_INDEX, MOVED_NAME
 
-EDGE_BYTES: Final = 4 * 2**20
-"""Of each weight file the beginning and the end are read; that takes milliseconds and tells converted files apart."""
+SAMPLE_BYTES: Final = 4096
+"""Of each tensor the beginning and the end are read; that takes milliseconds and tells every conversion apart."""
 
 
 def build_name() -> str:
@@ -33,23 +35,33 @@ def code_digest() -> str:
 
 
 def model_digest(directory: Path) -> str:
-    """Return a digest of a checkpoint's settings and of the edges of its weight files.
+    """Return a digest of a checkpoint's settings and of samples of its tensors, in whichever files these lie.
 
     Raises:
+        CheckpointError: Its headers cannot be read.
         OSError: A file cannot be read.
     """
     digest = hashlib.sha256()
-    moved = directory / MOVED_NAME / MOVED_INDEX  # names the digests of experts that no shard holds
-    for path in sorted([*directory.glob("*.json"), *directory.glob("*.jinja"), *([moved] if moved.exists() else [])]):
+    for path in sorted([*directory.glob("*.json"), *directory.glob("*.jinja")]):
         digest.update(path.name.encode() + path.read_bytes())
-    for path in sorted(directory.glob("*.safetensors")):
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size};".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(EDGE_BYTES))
-            file.seek(max(0, size - EDGE_BYTES))
-            digest.update(file.read(EDGE_BYTES))
+    with ExitStack() as opened:
+        files: dict[Path, BinaryIO] = {}
+        for name, tensor in sorted(read_directory(directory).items()):
+            if tensor.path not in files:
+                files[tensor.path] = opened.enter_context(tensor.path.open("rb", buffering=0))
+            digest.update(f"{name}:{tensor.dtype}:{tensor.shape};".encode())
+            for offset, length in _samples(tensor):
+                digest.update(os.pread(files[tensor.path].fileno(), length, offset))
     return digest.hexdigest()
+
+
+def _samples(tensor: TensorInfo) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return offset and length of two stretches that are in one piece wherever experts lie, stacked or in records."""
+    entries = tensor.shape[0] if len(tensor.shape) == 3 and tensor.byte_count else 1
+    entry_bytes = tensor.byte_count // entries
+    last = tensor.offset + (entries - 1) * (tensor.stride_bytes or entry_bytes)
+    length = min(SAMPLE_BYTES, entry_bytes)
+    return (tensor.offset, length), (last + entry_bytes - length, length)
 
 
 def identity_digest(directory: Path, settings: Mapping[str, str]) -> str:
@@ -60,6 +72,7 @@ def identity_digest(directory: Path, settings: Mapping[str, str]) -> str:
         settings: What else the arithmetic depends on: backend, element type, which kernels.
 
     Raises:
+        CheckpointError: The checkpoint's headers cannot be read.
         OSError: A file cannot be read.
     """
     values = {

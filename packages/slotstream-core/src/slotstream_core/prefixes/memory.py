@@ -63,7 +63,8 @@ class ConversationMemory:
         Raises:
             DirectoryInUse: Another process uses the directory.
             InaccessibleFile: Something in it cannot be read; nothing was changed.
-            OSError: The checkpoint cannot be read.
+            CheckpointError: The checkpoint's headers cannot be read.
+            OSError: It cannot be read.
         """
         self.leave_disk()
         self.tier = DiskTier(options, identity=identity_digest(directory, settings), build=build_name())
