@@ -158,7 +158,7 @@ class ExpertSweep:
         self._kept = 1
         self._threads = threads
         self._fetches = False
-        self._in_time = False  # whether groups are released before the next is asked for
+        self._in_time = False  # whether the last fetched group was released before the next was asked for
         self._queued = 0  # the layer of the queue
         self._queue: deque[int] = deque()  # experts not asked for yet
         self._coming: deque[_Coming] = deque()
@@ -273,9 +273,14 @@ class ExpertSweep:
             self._vacant.extend(coming.slots)
 
     def _fetch(self, layer: int) -> SweepGroup | None:
-        """Bring the next queued records at once, as far as the page cache holds them; the others stay queued."""
+        """Bring the next queued records at once, as far as the page cache holds them; the others stay queued.
+
+        Half the ring is taken, or all of it but one slot while groups are released in time: if this one is not, the
+        next still comes.
+        """
         ring = len(self._ring)
-        count = min(len(self._vacant), self._most, len(self._queue), ring if self._in_time else max(1, ring // 2))
+        most = max(1, ring - 1 if self._in_time else ring // 2)
+        count = min(len(self._vacant), self._most, len(self._queue), most)
         if not count:
             raise self._without_slots(layer)
         experts = [self._queue.popleft() for _ in range(count)]
