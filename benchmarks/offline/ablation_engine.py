@@ -12,8 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -21,8 +20,7 @@ from benchmarks.cages import forget_pages
 from slotstream_core.engine import Engine
 from slotstream_core.events import Finished
 from slotstream_core.experts.probing import AccessSwitch
-from slotstream_core.experts.reading import RecordsSwitch
-from slotstream_core.experts.sources import StoredExperts
+from slotstream_core.experts.reading import LanesSwitch, RecordsSwitch
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.loading import load_model
 from slotstream_core.options import EngineOptions
@@ -46,7 +44,7 @@ class Way:
         warm_directory: Where it keeps what it used most; empty for nowhere. A pool is filled from there before asking.
         mirror: Another directory with the same checkpoint, which shares the reads; empty for none.
         records: Whether repacked experts are read, where there are any.
-        python_lanes: Whether Python's threads read experts, whatever else is compiled.
+        lanes: Whether compiled lanes read experts, or Python's.
     """
 
     model: str
@@ -58,7 +56,7 @@ class Way:
     warm_directory: str = ""
     mirror: str = ""
     records: RecordsSwitch = "auto"
-    python_lanes: bool = False
+    lanes: LanesSwitch = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +111,15 @@ class Opened:
         )
         access: AccessSwitch = "direct" if way.direct else "cached"
         options = replace(
-            EngineOptions.from_environment(os.environ), warm_start="on", access=access, records=way.records
+            EngineOptions.from_environment(os.environ),
+            warm_start="on",
+            access=access,
+            records=way.records,
+            lanes=way.lanes,
         )
         warm = Path(way.warm_directory) if way.warm_directory else None
         mirrors = [Path(way.mirror)] if way.mirror else []
-        with without_compiled_lanes() if way.python_lanes else nullcontext():
-            self._loaded = load_model(directory, request=request, options=options, warm_directory=warm, mirrors=mirrors)
+        self._loaded = load_model(directory, request=request, options=options, warm_directory=warm, mirrors=mirrors)
         config = self._loaded.checkpoint.config
         tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
         self._engine = Engine(self._loaded, tokenizer=tokenizer, template=ChatTemplate.from_directory(directory))
@@ -159,17 +160,6 @@ class Opened:
             processor_s=processor_s,
             **counters,
         )
-
-
-@contextmanager
-def without_compiled_lanes() -> Iterator[None]:
-    """Have models that are loaded meanwhile read experts in Python, as where nothing was compiled."""
-    compiled = StoredExperts.native_read
-    StoredExperts.native_read = None  # type: ignore[assignment,method-assign]
-    try:
-        yield
-    finally:
-        StoredExperts.native_read = compiled  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

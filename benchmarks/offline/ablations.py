@@ -154,7 +154,7 @@ def all_mechanisms(directory: Path, options: argparse.Namespace, room: Path) -> 
         replies("direct reads", replace(plain, direct=True)),
         replies("records", packed, replace(packed, records="off")),
         replies("mirror", replace(plain, mirror=str(room / COPY))),
-        replies("compiled lanes", plain, replace(plain, python_lanes=True)),
+        replies("compiled lanes", plain, replace(plain, lanes="python")),
         replies("vector kernels", plain, native="scalar", exact=False),
         replies("native layers", plain, native="0", exact=False),
     ]

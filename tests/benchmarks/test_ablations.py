@@ -38,7 +38,7 @@ def test_every_way_gives_the_same_ids_and_its_own_counters(way: Way, tmp_path: P
         packed,
         replace(packed, records="off"),
         replace(way, mirror=packed.model),
-        replace(way, python_lanes=True),
+        replace(way, lanes="python"),
     ]
     assert {plain.ids} == {ahead.ids, direct.ids, warmed.ids, *(answered(other).ids for other in others)}
     assert ahead.ahead_records > plain.ahead_records == 0

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slotstream_core.checkpoint.corrections import correction_path, write_correction
 from slotstream_core.engine import Engine, load
 from slotstream_core.errors import PlanError, SettingError
 from slotstream_core.events import Finished
+from slotstream_core.experts.reading import LanesSwitch
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.loading import load_model
+from slotstream_core.native.lanes import lane_library
 from slotstream_core.options import LOOKAHEAD_VARIABLE, TAP_VARIABLE, EngineOptions
 from slotstream_core.testing import write_tiny_model
 from slotstream_planner import PlanRequest
@@ -78,6 +82,19 @@ def test_the_options_leave_it_out_and_choose_the_tap(corrected_model: Path) -> N
     with load_model(corrected_model, request=SMALL, options=EngineOptions(tap="boundary")) as loaded:
         assert loaded.forecaster is not None
         assert not loaded.forecaster.corrected
+
+
+def test_the_options_leave_reading_to_python_whatever_is_compiled(
+    corrected_model: Path, compiled_code_on: None
+) -> None:
+    found: dict[LanesSwitch, bytes] = {}
+    switches: tuple[LanesSwitch, ...] = ("auto", "python")
+    for lanes in switches:
+        with load_model(corrected_model, request=SMALL, options=EngineOptions(lanes=lanes)) as loaded:
+            compiled = loaded.experts.pool.reader.compiled
+            assert compiled == (lanes == "auto" and lane_library(os.environ) is not None)
+            found[lanes] = np.array(loaded.model.forward([7, 3, 99, 250], loaded.model.new_state()).logits).tobytes()
+    assert found["auto"] == found["python"]
 
 
 def test_a_plan_that_reserves_too_little_is_refused(corrected_model: Path) -> None:

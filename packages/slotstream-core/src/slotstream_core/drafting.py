@@ -80,7 +80,8 @@ def open_draft_experts(
         raise PlanError("the plan has a draft head and this checkpoint has none; plan again for this checkpoint")
     layout = ExpertLayout.from_checkpoint(checkpoint, draft_modules(), float_name=backend.float_name)
     if plan.draft == "resident":
-        with StoredExperts(choose_layout(checkpoint.directory, layout, "draft", reading)) as stored:
+        layout = choose_layout(checkpoint.directory, layout, "draft", reading)
+        with StoredExperts(layout, native=reading.native) as stored:
             return DraftExperts(ResidentExperts(stored, lane_count=lane_count, memory=memory))
     source = open_reading(
         checkpoint.directory, layout, "draft", options=reading, available_bytes=0, resources=resources

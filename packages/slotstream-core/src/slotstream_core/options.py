@@ -10,7 +10,7 @@ from typing import Literal, cast
 from slotstream_core.blas import BLAS_VARIABLE
 from slotstream_core.errors import SettingError
 from slotstream_core.experts.probing import AccessSwitch
-from slotstream_core.experts.reading import ReadingOptions, RecordsSwitch
+from slotstream_core.experts.reading import LanesSwitch, ReadingOptions, RecordsSwitch
 from slotstream_core.experts.sweeping import GROUP_LIMIT, GROUP_RECORDS, SWEEPING, SweepOptions
 from slotstream_core.generation.draft_depth import DEPTH_LIMIT
 from slotstream_core.native.library import native_choice
@@ -49,6 +49,7 @@ class EngineOptions:
         warm_budget_s: How long filling the pool may take when nothing is asked meanwhile.
         records: Whether repacked experts are read where a checkpoint has them, or its stacked tensors always.
         access: Whether experts are read through the page cache, past it, or as a short measurement says.
+        lanes: Whether compiled lanes read experts where they can, or Python's always.
     """
 
     lookahead: AheadSwitch = "plan"
@@ -60,10 +61,11 @@ class EngineOptions:
     warm_budget_s: float = WARM_BUDGET_S
     records: RecordsSwitch = "auto"
     access: AccessSwitch = "auto"
+    lanes: LanesSwitch = "auto"
 
     def reading(self, mirrors: Sequence[Path]) -> ReadingOptions:
         """Return what may be used to read experts, from these mirrors too."""
-        return ReadingOptions(records=self.records, access=self.access, mirrors=tuple(mirrors))
+        return ReadingOptions(records=self.records, access=self.access, mirrors=tuple(mirrors), lanes=self.lanes)
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> EngineOptions:

@@ -54,7 +54,7 @@ def _remedy(geometry: ModelGeometry, machine: Machine, request: PlanRequest) -> 
         if largest > 0:
             return f"use --max-context {largest} or less"
     return (
-        f"the smallest target is {format_bytes(least)} and {format_bytes(usable)} can be given now: "
+        f"the smallest plan needs {format_bytes(least)} and {format_bytes(usable)} can be given now: "
         "close other programs or use a smaller model"
     )
 

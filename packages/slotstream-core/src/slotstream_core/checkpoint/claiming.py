@@ -38,7 +38,9 @@ def claimed(directory: Path, *, doing: str) -> Iterator[bool]:
             pass
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise CheckpointError(f"{directory} cannot be written to: {error.strerror}; name one that can be") from error
+        raise CheckpointError(
+            f"{directory} cannot be written to: {error.strerror}; give a directory that does not exist yet"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

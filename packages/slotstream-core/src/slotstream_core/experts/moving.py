@@ -150,12 +150,8 @@ class _Store:
         return self.directory / (shard + HEADER_SUFFIX)
 
     def keep(self, index: MovedExperts) -> None:
-        """Let another index count, its entries in the order of their names, whatever order they were made in."""
+        """Let another index count."""
         path = self.directory / MOVED_INDEX
-        index = MovedExperts(
-            files=tuple(sorted(index.files, key=lambda file: file.name)),
-            shards=tuple(sorted(index.shards, key=lambda shard: shard.name)),
-        )
         if index.files or index.shards:
             text = json.dumps(index.document(), indent=2).encode()
             with NewFile(path, len(text), (self.model / CONFIG_NAME).stat()) as out:

@@ -18,6 +18,7 @@ from slotstream_core.experts.sources import ExpertSource, StoredExperts
 
 LayoutName = Literal["stacked", "repacked"]
 RecordsSwitch = Literal["auto", "off"]
+LanesSwitch = Literal["auto", "python"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,11 +29,18 @@ class ReadingOptions:
         records: Whether repacked experts are read where there are any.
         access: Whether reads go through the page cache, past it, or as `choose_access` decides.
         mirrors: Other directories with the same checkpoint.
+        lanes: Whether compiled lanes read where they can, or Python's always.
     """
 
     records: RecordsSwitch = "auto"
     access: AccessSwitch = "auto"
     mirrors: tuple[Path, ...] = ()
+    lanes: LanesSwitch = "auto"
+
+    @property
+    def native(self) -> bool:
+        """Whether compiled lanes may read."""
+        return self.lanes == "auto"
 
     def like(self, reading: ExpertReading) -> ReadingOptions:
         """Return the same with the access another part of the checkpoint was given, so that nothing is measured."""
@@ -95,13 +103,16 @@ def open_reading(
     layout = choose_layout(directory, stacked, part, options)
     access = choose_access(layout, available_bytes=available_bytes, switch=options.access)
     source: ExpertSource
-    source = own = resources.enter_context(StoredExperts(layout, direct=access.direct))
+    source = own = resources.enter_context(StoredExperts(layout, direct=access.direct, native=options.native))
     others = [(mirror, mirror_layout(directory, mirror, stacked, part)) for mirror in options.mirrors]
     copies = [(mirror, copy) for mirror, copy in others if copy is not None]
     if copies:
         sources: Sequence[ExpertSource] = [
             own,
-            *(resources.enter_context(StoredExperts(copy, direct=access.direct)) for _, copy in copies),
+            *(
+                resources.enter_context(StoredExperts(copy, direct=access.direct, native=options.native))
+                for _, copy in copies
+            ),
         ]
         source = MirroredExperts(sources, [directory, *(mirror for mirror, _ in copies)])
     return ExpertReading(

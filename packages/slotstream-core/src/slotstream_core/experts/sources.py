@@ -107,14 +107,17 @@ class StoredExperts:
     processor time and leaves memory to others, but nothing read before is found in the cache: it suits experts much
     larger than memory. Where the file system cannot do it, `alignment` is 1 and reads are ordinary ones.
 
+    Without `native`, Python's lanes read, whatever is compiled.
+
     A context manager; descriptors are closed at the latest when the object goes.
 
     Raises (constructor):
         CheckpointMissing: A file cannot be opened.
     """
 
-    def __init__(self, layout: ExpertLayout, *, direct: bool = False) -> None:
+    def __init__(self, layout: ExpertLayout, *, direct: bool = False, native: bool = True) -> None:
         self._layout = layout
+        self._native = native
         paths = layout.paths
         opened = open_past_cache(paths) if direct else {}
         self._direct = bool(opened)
@@ -158,8 +161,8 @@ class StoredExperts:
 
     @property
     def native_read(self) -> int | None:
-        """See `ExpertSource`: reads here are the system's."""
-        return 0
+        """See `ExpertSource`: reads here are the system's, unless they are left to Python."""
+        return 0 if self._native else None
 
     @property
     def strides(self) -> npt.NDArray[np.int64]:
