@@ -164,9 +164,9 @@ def run_command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "slotstream_cli", *(str(item) for item in arguments)]
 
 
-def test_interrupting_stops_cleanly(tiny_model: Path) -> None:
+def test_interrupting_stops_cleanly(endless_model: Path) -> None:
     process = subprocess.Popen(
-        run_command("run", "--model", tiny_model, "--seed", "1", "--max-tokens", "0", "--max-context", "4000"),
+        run_command("run", "--model", endless_model, "--seed", "1", "--max-tokens", "0", "--max-context", "40000"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
