@@ -22,6 +22,7 @@ from slotstream_core.checkpoint.corrections import (
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CorrectionUnusable, ExpertReadError
 from slotstream_core.experts import ExpertLayout, StreamedExperts
+from slotstream_core.experts.confidence import Logits
 from slotstream_core.experts.lookahead import FOLLOWED_PASSES, Lookahead, LookaheadSettings
 from slotstream_core.experts.trials import BLOCK, BLOCKS, KEPT, TURN, Trial
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster, TargetCorrection
@@ -30,6 +31,7 @@ from slotstream_core.native.binding import library_path
 from slotstream_core.options import Tap
 from tests.core.expert_files import ScriptedSource
 from tests.core.qwen4_exp_models import exact_backend, open_model
+from tests.core.test_tickets import finish_reads
 
 LAYERS, HIDDEN, EXPERTS, TOP = 4, 64, 16, 4
 STREAMS = 4
@@ -59,6 +61,19 @@ def open_ahead(
             yield model, experts, source
             assert experts.pool.ticket_count == 0
             experts.pool.check_integrity()
+
+
+@pytest.fixture
+def read_ahead_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what a forecast names in place before anything else happens, however late the lane runs that reads it."""
+    foresee = Lookahead.foresee
+
+    def awaited(self: Lookahead, target: int, logits: Logits, *, distance: int) -> int:
+        issued = foresee(self, target, logits, distance=distance)
+        finish_reads(self._pool)
+        return issued
+
+    monkeypatch.setattr(Lookahead, "foresee", awaited)
 
 
 def decode(model: Qwen4ExpModel, steps: int) -> tuple[list[int], mx.array]:
@@ -110,6 +125,7 @@ def test_ids_and_logits_are_the_same_with_any_forecast_and_with_none(
             assert not reads_ahead or experts.stats.ahead_records > 0
 
 
+@pytest.mark.usefixtures("read_ahead_in_time")
 def test_a_good_forecast_turns_misses_into_hits(tiny_model: Path) -> None:
     traffic = []
     for reads_ahead in (False, True):
@@ -167,6 +183,7 @@ def test_a_forecast_that_is_never_right_soon_reads_nothing(tiny_model: Path) -> 
 
 @pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
 @pytest.mark.parametrize("tap", ["boundary", "attention"])
+@pytest.mark.usefixtures("read_ahead_in_time")
 def test_layers_computed_at_once_are_forecast_from_the_first_on(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, tap: Tap
 ) -> None:
@@ -215,6 +232,7 @@ def test_a_forecast_in_one_call_says_what_the_layers_parts_say(
 
 
 @pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
+@pytest.mark.usefixtures("read_ahead_in_time")
 def test_a_large_dense_router_is_read_by_forecasts_as_a_quarter_of_its_bytes(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

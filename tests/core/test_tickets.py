@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from slotstream_core.errors import ExpertReadError, PoolError
 from slotstream_core.experts.leases import AheadLimits, PoolLease
+from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.streamed import StreamedExperts
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
 from tests.core.test_pool import assert_slot_holds, assert_slots_hold
@@ -33,13 +34,13 @@ def open_experts(source: ScriptedSource, *, slots: int = 10) -> StreamedExperts:
     return StreamedExperts(source, slot_count=slots, lane_count=2, ahead_lane_count=1)
 
 
-def finish_reads(experts: StreamedExperts) -> None:
+def finish_reads(pool: SlotPool) -> None:
     """Wait for everything under way, whoever asked for it."""
-    for loading in list(experts.pool._batches):
+    for loading in list(pool._batches):
         loading.batch.done.wait()
-    while experts.pool._tickets.being_read:
+    while pool._tickets.being_read:
         IDLE.wait(0.001)
-        experts.pool._tickets.settle()
+        pool._tickets.settle()
 
 
 def use(experts: StreamedExperts, layer: int, ids: list[int]) -> PoolLease:
@@ -52,7 +53,7 @@ def test_a_record_read_ahead_is_not_resident_until_somebody_asks(stored: ExpertF
     source = ScriptedSource(stored.layout())
     with open_experts(source) as experts:
         assert experts.pool.read_ahead(1, [2, 5], LIMITS) == 2
-        finish_reads(experts)
+        finish_reads(experts.pool)
         assert experts.pool.contents() == {}
         experts.pool.check_integrity()
         reads = source.read_count
@@ -105,7 +106,7 @@ def test_a_failed_read_ahead_is_read_again_on_demand(stored: ExpertFile) -> None
     with open_experts(source) as experts:
         source.failing.add((1, 3))
         experts.pool.read_ahead(1, [3], LIMITS)
-        finish_reads(experts)
+        finish_reads(experts.pool)
         source.failing.clear()
         lease = use(experts, 1, [3])
         assert_slots_hold(stored, experts.pool, 1, [3], lease)
@@ -133,7 +134,7 @@ def test_what_nobody_asked_for_is_counted_as_waste_and_its_slots_return(stored: 
     source = ScriptedSource(stored.layout())
     with open_experts(source) as experts:
         experts.pool.read_ahead(1, [0, 1, 2], LIMITS)
-        finish_reads(experts)
+        finish_reads(experts.pool)
         experts.pool.requested(0, NOTHING, ())
         assert experts.pool.ticket_count == 3  # of a layer still to come
         use(experts, 1, [1]).release()
@@ -171,7 +172,7 @@ def test_a_resident_named_by_a_forecast_is_kept_over_one_that_is_not(stored: Exp
     with open_experts(ScriptedSource(stored.layout()), slots=4) as experts:
         use(experts, 1, [0, 1, 2, 3]).release()
         experts.pool.read_ahead(1, [0, 4, 5, 1], AheadLimits(reserved=4, in_flight=4, spare=0))
-        finish_reads(experts)
+        finish_reads(experts.pool)
         assert {(1, 0), (1, 1)} == experts.pool.contents().keys()
 
 
@@ -200,7 +201,7 @@ def test_reading_ahead_waits_while_a_request_waits(stored: ExpertFile) -> None:
         assert source.read_count == reads
         source.open_gate.set()
         demand.wait()
-        finish_reads(experts)
+        finish_reads(experts.pool)
         assert source.read_count > reads
         demand.release()
 
@@ -260,7 +261,7 @@ def test_any_order_of_reading_ahead_and_asking_keeps_the_books_and_the_bytes(
                 case "heal":
                     source.failing.clear()
                 case "finish" if source.open_gate.is_set():
-                    finish_reads(experts)
+                    finish_reads(experts.pool)
                 case _:
                     pass
             experts.pool.check_integrity()
@@ -273,7 +274,7 @@ def test_any_order_of_reading_ahead_and_asking_keeps_the_books_and_the_bytes(
             assert_slots_hold(stored, experts.pool, layer, list(ids), lease)
             lease.release()
         experts.pool.drop_tickets()
-        finish_reads(experts)
+        finish_reads(experts.pool)
         for (layer, expert), slot in experts.pool.contents().items():
             assert_slot_holds(stored, experts.pool, layer, expert, slot)
         experts.pool.check_integrity()
