@@ -1,7 +1,9 @@
 """What several test packages share."""
 
 import signal
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from slotpack.catalog import DEMO_MODEL, default_directory, find_model
 from slotpack.store import WeightStore
 from slotstream_planner import InsufficientMemory, PlanRequest
+
+MEMORY = Path("/dev/shm")
 
 # The same examples every time, however slowly they run; drawing them may take long on a busy machine, too.
 settings.register_profile(
@@ -26,6 +30,13 @@ def pytest_sessionstart() -> None:
     """Let an interrupt raise KeyboardInterrupt, also in the workers of a parallel run, which start out ignoring it."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def memory_path() -> Iterator[Path]:
+    """A directory in memory where there is one, for tests that sync much: a busy disk takes seconds for each time."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="slotstream-") as name:
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

@@ -449,10 +449,10 @@ for number in range(1, 100_000):
 """
 
 
-def test_a_process_killed_at_any_moment_leaves_a_directory_that_opens(tmp_path: Path) -> None:
+def test_a_process_killed_at_any_moment_leaves_a_directory_that_opens(memory_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for round_number in range(5):
-        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        command = [sys.executable, "-c", WRITER, str(memory_path)]
         writer = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
         assert writer.stdout is not None
         for _ in range(2 + 11 * round_number):
@@ -460,12 +460,12 @@ def test_a_process_killed_at_any_moment_leaves_a_directory_that_opens(tmp_path: 
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
-        kept = opened(tmp_path, quota_bytes=600_000)
+        kept = opened(memory_path, quota_bytes=600_000)
         for name in list(kept.heads):
             assert kept.restore(kept.heads[name], "m").length == kept.heads[name].tokens
         used = {f"{extent.segment}.slotseg" for each in kept.heads.values() for extent in each.extents}
         expected = used | {f"{name}.slotprefix" for name in kept.heads} | {".lock"}
-        assert {path.name for path in tmp_path.iterdir()} == expected
+        assert {path.name for path in memory_path.iterdir()} == expected
         kept.close()
 
 

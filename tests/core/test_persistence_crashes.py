@@ -10,10 +10,10 @@ import pytest
 
 @pytest.mark.parametrize("how", [[], ["queued"]], ids=["at once", "on the queue's thread"])
 def test_a_process_killed_at_each_of_its_file_operations_leaves_only_whole_states(
-    tmp_path: Path, how: list[str]
+    memory_path: Path, how: list[str]
 ) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "tests.core.crash_loop", str(tmp_path / "kept"), *how],
+        [sys.executable, "-m", "tests.core.crash_loop", str(memory_path / "kept"), *how],
         capture_output=True,
         text=True,
         check=False,

@@ -9,16 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from slotpack.codec import Coder, NativeCoder, ReferenceCoder, choose_coder
+from tests.conftest import MEMORY
 from tests.slotpack.models import Packaged, described, write_package
-
-MEMORY = pathlib.Path("/dev/shm")
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[pathlib.Path]:
-    """Return a directory in memory where there is one: every object is synced, and disks take their time for that."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="slotpack-") as name:
-        yield pathlib.Path(name)
+def tmp_path(memory_path: pathlib.Path) -> pathlib.Path:
+    """Return a directory in memory where there is one: every object is synced."""
+    return memory_path
 
 
 @pytest.fixture(scope="session")
