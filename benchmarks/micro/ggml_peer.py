@@ -15,6 +15,8 @@ from typing import Final
 
 import numpy as np
 
+from slotstream_core.experts.slot_memory import use_large_pages
+
 F32, Q4_0, I32 = 0, 2, 26
 BLOCK_VALUES, BLOCK_BYTES = 32, 18
 LIBRARIES: Final = ("libggml-base.so", "libggml-cpu.so")
@@ -35,7 +37,8 @@ _FUNCTIONS: Final = {
     "ggml_build_forward_expand": (None, [c_void_p, c_void_p]),
     "ggml_nbytes": (c_size_t, [c_void_p]),
     "ggml_backend_alloc_ctx_tensors_from_buft": (c_void_p, [c_void_p, c_void_p]),
-    "ggml_backend_buffer_free": (None, [c_void_p]),
+    "ggml_backend_buffer_get_base": (c_void_p, [c_void_p]),
+    "ggml_backend_buffer_get_size": (c_size_t, [c_void_p]),
     "ggml_backend_tensor_set": (None, [c_void_p, c_void_p, c_size_t, c_size_t]),
     "ggml_backend_graph_compute": (c_int, [c_void_p, c_void_p]),
     "ggml_backend_reg_get_proc_address": (c_void_p, [c_void_p, c_char_p]),
@@ -105,8 +108,12 @@ class GgmlPeer:
             for _ in range(matrices)
         ]
         kind = self._repacked() if repack else self._plain
-        if not self._call("ggml_backend_alloc_ctx_tensors_from_buft", weights, kind):
+        buffer = self._call("ggml_backend_alloc_ctx_tensors_from_buft", weights, kind)
+        if not buffer:
             raise SystemExit("ggml could not allocate the weights")
+        size = self._call("ggml_backend_buffer_get_size", buffer)
+        memory = (ctypes.c_char * size).from_address(self._call("ggml_backend_buffer_get_base", buffer))
+        use_large_pages(memoryview(memory).cast("B"))
         data = _random_blocks(shape[0] * shape[1] * members)
         for tensor in made:
             self._call("ggml_backend_tensor_set", tensor, data.ctypes.data, 0, data.nbytes)

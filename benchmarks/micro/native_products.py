@@ -2,8 +2,9 @@
 
 Every contender multiplies 4-bit matrices of 4.5 bits a value (groups of 64, bfloat16 scales and biases; Q4_0 for ggml;
 MLX needs float32 scales: 5 bits) with rows of float32 activations. Weights alternate between enough copies that no
-processor cache holds them, as in a model. The contenders take turns within each round, and medians over the rounds are
-compared; the fastest round is shown too, which says more on a busy machine.
+processor cache holds them, as in a model. They lie on large pages, as the slots of a pool do, and so do ggml's, which
+gain a tenth by it. The contenders take turns within each round, and medians over the rounds are compared; the fastest
+round is shown too, which says more on a busy machine.
 
 For ggml, build its CPU backend as shared libraries (a llama.cpp source tree contains it; on processors with AMX add
 `-mno-amx-tile -mno-amx-int8 -mno-amx-bf16` to the compiler's flags) and name the directory with --ggml.
@@ -27,6 +28,7 @@ import numpy as np
 
 from benchmarks.micro.ggml_peer import GgmlPeer
 from benchmarks.recording import BenchmarkResult, format_table, report
+from slotstream_core.experts.slot_memory import use_large_pages
 from slotstream_core.native import NativeLibrary, NativeMatrix, native_choice
 from slotstream_core.native.binding import check, library_path, open_binding
 from slotstream_core.native.matrices import TYPES, address
@@ -220,6 +222,7 @@ def stacks(case: Case, random: np.random.Generator) -> list[NativeMatrix]:
     """Copies of one matrix, one after another in one block, as the slots of a pool and ggml's tensors are."""
     shape = (case.copies, case.members, case.rows)
     words = np.empty((*shape, case.columns // 8), np.uint32)
+    use_large_pages(memoryview(words).cast("B"))
     words[:] = random.integers(0, 2**32, words.shape[1:], dtype=np.uint32)
     scales = np.full((*shape, case.columns // GROUP), 0x3C00, np.uint16)
     biases = np.full(scales.shape, 0xBD80, np.uint16)

@@ -18,7 +18,7 @@ typedef struct block {
     ss_prepared_rows x, x_up, h;
     float *gates, *ups, *outputs;
     /* shares of the current step */
-    int64_t piece_rows, pieces_per_group;
+    int64_t pieces_per_group;
 } block;
 
 static void cut_block(ss_arena *arena, int64_t rows, block *b) {
@@ -37,20 +37,20 @@ static void cut_block(ss_arena *arena, int64_t rows, block *b) {
 }
 
 static void share_out(ss_call *call, block *b, const ss_matrix *matrix, ss_work work) {
-    b->piece_rows = ss_piece_rows(matrix, b->groups, ss_thread_count(call->pool));
-    b->pieces_per_group = (matrix->rows + b->piece_rows - 1) / b->piece_rows;
+    b->pieces_per_group = ss_piece_count(matrix, b->groups, ss_thread_count(call->pool));
     ss_share(call, work, b, b->groups * b->pieces_per_group);
 }
 
-static int64_t range(const block *b, int64_t piece, int64_t rows, int64_t *begin) {
-    *begin = piece % b->pieces_per_group * b->piece_rows;
-    return *begin + b->piece_rows < rows ? *begin + b->piece_rows : rows;
+static int64_t range(const block *b, const ss_matrix *matrix, int64_t piece, int64_t *begin) {
+    int64_t part = piece % b->pieces_per_group;
+    *begin = ss_piece_begin(matrix, b->pieces_per_group, part);
+    return ss_piece_begin(matrix, b->pieces_per_group, part + 1);
 }
 
 static void inner_piece(void *context, int64_t piece) {
     const block *b = context;
     const ss_group *group = &b->plan[piece / b->pieces_per_group];
-    int64_t begin, end = range(b, piece, b->inner, &begin);
+    int64_t begin, end = range(b, b->gate, piece, &begin);
     ss_multiply_group(b->kernels, b->gate, group, b->order, b->source, b->x.rows, begin, end, b->gates, b->inner);
     ss_multiply_group(b->kernels, b->up, group, b->order, b->source, b->x_up.rows, begin, end, b->ups, b->inner);
     for (int64_t i = 0; i < group->count; i++) {
@@ -62,7 +62,7 @@ static void inner_piece(void *context, int64_t piece) {
 static void down_piece(void *context, int64_t piece) {
     const block *b = context;
     const ss_group *group = &b->plan[piece / b->pieces_per_group];
-    int64_t begin, end = range(b, piece, b->hidden, &begin);
+    int64_t begin, end = range(b, b->down, piece, &begin);
     ss_multiply_group(b->kernels, b->down, group, b->order, NULL, b->h.rows, begin, end, b->outputs, b->hidden);
 }
 

@@ -21,9 +21,10 @@ typedef struct ss_member {
 
 /* One row of activations, in the order a variant multiplies it. */
 typedef struct ss_prepared {
-    const float *values; /* [ss_values_floats], padded with zeros */
-    const float *sums;   /* sum of each group, then zeros, then what bias_sum needs for the last groups */
-    float rescale[2];    /* the products of `values` are to be multiplied by both */
+    const float *values;    /* [ss_values_floats], padded with zeros */
+    const float *sums;      /* sum of each group, then zeros */
+    const float *last_sums; /* a vector for the last groups, zero for those that are in a whole vector of `sums` */
+    float rescale[2];       /* the products of `values` are to be multiplied by both */
 } ss_prepared;
 
 typedef struct ss_kernels {

@@ -9,6 +9,7 @@
 #define VARIANT_NAME "avx2"
 #endif
 #define FMA(a, b, c) ((vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define WIDEN_16(at) ((vu)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(at))))
 #define SCALE_LANES(scales, parts) \
     ((vf)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_broadcast_ss(scales)), _mm_broadcast_ss((scales) + 1), 1))
 

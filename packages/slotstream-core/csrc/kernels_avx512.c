@@ -7,6 +7,7 @@
 #define VARIANT ss_kernels_avx512
 #define VARIANT_NAME "avx512"
 #define FMA(a, b, c) ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define WIDEN_16(at) ((vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(at))))
 #define TABLE_LOOKUP(words)                                                                                  \
     ((vf)_mm512_permutexvar_ps((__m512i)(words),                                                             \
                                _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)))

@@ -9,7 +9,7 @@ static float power_of_two(int exponent) { return ldexpf(1.0f, exponent); }
 static void prepare(const void *x, int32_t x_type, int64_t columns, int32_t bits, int32_t group, float *values,
                     float *sums, ss_prepared *prepared) {
     prepared->values = values;
-    prepared->sums = bits ? sums : NULL;
+    prepared->sums = prepared->last_sums = bits ? sums : NULL;
     prepared->rescale[0] = prepared->rescale[1] = 1.0f;
     const char *from = x;
     int64_t padded = ss_values_floats(columns);
@@ -36,8 +36,9 @@ static void prepare(const void *x, int32_t x_type, int64_t columns, int32_t bits
         sums[g] = hsum(sum);
     }
     for (int64_t g = groups; g < kept; g++) sums[g] = 0.0f;
-    /* The sums after the last whole vector once more, at the end of a vector of their own: see bias_sum. */
+    /* The sums after the last whole vector once more, at the end of a vector of their own. */
     for (int64_t g = groups / LANES * LANES; g < groups; g++) sums[kept - groups + g] = sums[g];
+    prepared->last_sums = sums + kept - LANES;
     int fields = 32 / bits;
     float factor[8] = {1, 1, 1, 1, 1, 1, 1, 1};
 #if SUBNORMAL

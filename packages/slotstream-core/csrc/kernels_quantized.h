@@ -7,35 +7,42 @@
 #define PAIR 2
 #define GROUPS_AT_ONCE 512 /* scales of a row kept as floats on the stack */
 
-/* Scales of PANEL or fewer rows as floats, from group `first` on. */
-INLINE void widen_scales(const ss_member *m, int64_t row, int panel, int64_t first, int64_t count, float *buffer,
-                         const float **scales) {
+/* What `panel` rows need before their products: their scales as floats, from group `first` on, and the sums of biases of
+ * `rows` rows of activations, value i of row r at r * panel + i. */
+INLINE void begin_typed(const ss_member *m, int64_t row, int panel, int type, int64_t first, int64_t count,
+                        const ss_prepared *const *x, int rows, float (*scales)[GROUPS_AT_ONCE], vf *biases) {
     for (int i = 0; i < panel; i++) {
-        const char *at = m->scales + (row + i) * m->scales_stride;
-        if (m->type == SS_FLOAT32) {
-            scales[i] = (const float *)(const void *)at + first;
-            continue;
-        }
-        float *to = buffer + i * GROUPS_AT_ONCE;
+        const char *scale = m->scales + (row + i) * m->scales_stride, *bias = m->biases + (row + i) * m->scales_stride;
         int64_t g = 0;
-        for (; g + LANES <= count; g += LANES) store(to + g, load_bf16(at + (first + g) * 2));
-        if (g < count && count >= LANES) /* the last ones again, so that all are whole vectors */
-            store(to + count - LANES, load_bf16(at + (first + count - LANES) * 2));
-        else if (g < count)
-            store(to + g, load_some(at, SS_BFLOAT16, first + g, count - g));
-        scales[i] = to;
+        for (; g + LANES <= count; g += LANES) {
+            store(scales[i] + g, load_float(scale, type, first + g));
+            vf value = load_float(bias, type, first + g);
+            for (int r = 0; r < rows; r++)
+                biases[r * panel + i] = FMA(value, load(x[r]->sums + first + g), biases[r * panel + i]);
+        }
+        if (g == count) continue;
+        /* the last ones of the row, and where it has a whole vector the ones before again: see ss_prepared */
+        int64_t from = count < LANES ? first : first + count - LANES;
+        vf value = count < LANES ? load_some(bias, type, from, count) : load_float(bias, type, from);
+        store(scales[i] + from - first,
+              count < LANES ? load_some(scale, type, from, count) : load_float(scale, type, from));
+        for (int r = 0; r < rows; r++)
+            biases[r * panel + i] = FMA(value, load(count < LANES ? x[r]->sums + from : x[r]->last_sums),
+                                        biases[r * panel + i]);
     }
 }
-
-INLINE vf bias_sum(const ss_member *m, int64_t row, int64_t first, int64_t count, const float *sums, vf total) {
-    const char *at = m->biases + row * m->scales_stride;
-    int64_t g = 0;
-    for (; g + LANES <= count; g += LANES) total = FMA(load_float(at, m->type, first + g), load(sums + first + g), total);
-    if (g == count) return total;
-    const int64_t groups = m->columns / m->group; /* only the last groups of a row can be left */
-    if (count < LANES) return FMA(load_some(at, m->type, first + g, count - g), load(sums + first + g), total);
-    const float *last = sums + ss_sums_floats(m->columns, m->group) - LANES;
-    return FMA(load_float(at, m->type, groups - LANES), load(last), total);
+/* Not inlined: it is the same for every layout, and eighteen copies more than double what a compiler takes under
+ * sanitizers. */
+static __attribute__((noinline)) void begin_panel(const ss_member *m, int64_t row, int64_t first, int64_t count,
+                                                  const ss_prepared *x, float (*scales)[GROUPS_AT_ONCE], vf *biases) {
+    if (m->type == SS_BFLOAT16) begin_typed(m, row, PANEL, SS_BFLOAT16, first, count, &x, 1, scales, biases);
+    else begin_typed(m, row, PANEL, SS_FLOAT32, first, count, &x, 1, scales, biases);
+}
+static __attribute__((noinline)) void begin_rest(const ss_member *m, int64_t row, int panel, int64_t first,
+                                                 int64_t count, const ss_prepared *const *x, int rows,
+                                                 float (*scales)[GROUPS_AT_ONCE], vf *biases) {
+    if (m->type == SS_BFLOAT16) begin_typed(m, row, panel, SS_BFLOAT16, first, count, x, rows, scales, biases);
+    else begin_typed(m, row, panel, SS_FLOAT32, first, count, x, rows, scales, biases);
 }
 
 /* Words of the last, incomplete block, zeros after them. */
@@ -45,56 +52,51 @@ static __attribute__((noinline)) vi load_tail(const char *at, int64_t words) {
     return load_words((const char *)buffer);
 }
 
-/* The values of `panel` rows, from the sums of products and of biases. */
-INLINE void finish(const vf *total, const vf *biases, int panel, const ss_prepared *x, float *y) {
-    vf sum[PANEL];
-#pragma GCC unroll 4
-    for (int i = 0; i < panel; i++) sum[i] = total[i] * splat(x->rescale[0]) * splat(x->rescale[1]) + biases[i];
+/* values[i] = hsum(sums[i]) */
+INLINE void hsums(const vf *sums, int count, float *values) {
+    int i = 0;
 #ifdef HSUM_4
-    if (panel == PANEL) {
-        HSUM_4(sum, y);
-        return;
-    }
+#pragma GCC unroll 2
+    for (; i + 4 <= count; i += 4) HSUM_4(sums + i, values + i);
 #endif
-    for (int i = 0; i < panel; i++) y[i] = hsum(sum[i]);
+    for (; i < count; i++) values[i] = hsum(sums[i]);
 }
+INLINE vf rescaled(vf total, const ss_prepared *x) { return total * splat(x->rescale[0]) * splat(x->rescale[1]); }
 
-/* The next panels of rows, whole, far enough ahead of their use for the memory to answer. */
-INLINE int64_t prefetch_distance(const ss_member *m) {
-    int64_t panel = PANEL * m->weight_stride;
-    return (PREFETCH_BYTES + panel - 1) / panel * panel;
+/* Rows of the matrix between a use and what is fetched meanwhile: whole panels, enough for the memory to answer. */
+INLINE int64_t rows_ahead(const ss_member *m) {
+    return (PREFETCH_BYTES / (PANEL * m->weight_stride) + 1) * PANEL;
 }
 INLINE void prefetch_scales(const ss_member *m, int64_t row, int panel) {
-    for (int i = 0; i < panel; i++) {
-        int64_t at = (row + i + 2 * PANEL) * m->scales_stride;
-        for (int64_t b = 0; b < m->scales_stride && b < 256; b += 64) {
-            __builtin_prefetch(m->scales + at + b);
-            __builtin_prefetch(m->biases + at + b);
-        }
+    const int64_t at = row * m->scales_stride, bytes = panel * m->scales_stride;
+    for (int64_t b = 0; b < bytes; b += 64) {
+        __builtin_prefetch(m->scales + at + b);
+        __builtin_prefetch(m->biases + at + b);
     }
 }
 
-/* One row of activations against `panel` rows of the matrix. */
-INLINE void single(const ss_member *m, int64_t row, int panel, int bits, int group, const ss_prepared *x, float *y) {
+/* One row of activations against `panel` rows of the matrix. They lie one after another, and so does what is fetched for
+ * `ahead` rows later, whatever the order in which it will be used. */
+INLINE void single(const ss_member *m, int64_t row, int panel, int64_t ahead, int bits, int group, const ss_prepared *x,
+                   float *y) {
     const int fields = 32 / bits, block = fields * LANES;
     const int parts = block > group ? block / group : 1;
     const int blocks = group > block ? group / block : 1; /* in one step of scales */
-    const int64_t groups = m->columns / group, ahead = prefetch_distance(m);
-    float buffer[PANEL * GROUPS_AT_ONCE];
-    const float *scales[PANEL];
+    const int64_t groups = m->columns / group;
+    float scales[PANEL][GROUPS_AT_ONCE];
     vf total[PANEL], biases[PANEL];
 #pragma GCC unroll 4
     for (int i = 0; i < panel; i++) total[i] = biases[i] = (vf){0};
-    prefetch_scales(m, row, panel);
+    prefetch_scales(m, row + ahead, panel);
     for (int64_t first = 0; first < groups; first += GROUPS_AT_ONCE) {
         const int64_t count = groups - first < GROUPS_AT_ONCE ? groups - first : GROUPS_AT_ONCE;
-        widen_scales(m, row, panel, first, count, buffer, scales);
-#pragma GCC unroll 4
-        for (int i = 0; i < panel; i++) biases[i] = bias_sum(m, row + i, first, count, x->sums, biases[i]);
+        if (panel == PANEL) begin_panel(m, row, first, count, x, scales, biases);
+        else begin_rest(m, row, panel, first, count, &x, 1, scales, biases);
         const char *words[PANEL];
 #pragma GCC unroll 4
         for (int i = 0; i < panel; i++)
             words[i] = m->weight + (row + i) * m->weight_stride + first * group * bits / 8;
+        const char *next = m->weight + (row + ahead) * m->weight_stride + panel * (first * group * bits / 8);
         const float *values = x->values + first * group;
         int64_t g = 0;
         for (; g + parts <= count; g += parts) {
@@ -104,8 +106,10 @@ INLINE void single(const ss_member *m, int64_t row, int panel, int bits, int gro
             for (int b = 0; b < blocks; b++) {
                 vi packed[PANEL];
 #pragma GCC unroll 4
+                for (int l = 0; l < panel * LANES * 4; l += 64) __builtin_prefetch(next + l);
+                next += panel * LANES * 4;
+#pragma GCC unroll 4
                 for (int i = 0; i < panel; i++) {
-                    __builtin_prefetch(words[i] + ahead);
                     packed[i] = load_words(words[i]);
                     words[i] += LANES * 4;
                 }
@@ -132,45 +136,43 @@ INLINE void single(const ss_member *m, int64_t row, int panel, int bits, int gro
             }
         }
     }
-    finish(total, biases, panel, x, y);
+#pragma GCC unroll 4
+    for (int i = 0; i < panel; i++) total[i] = rescaled(total[i], x) + biases[i];
+    hsums(total, panel, y);
 }
 
-/* Before and after the products of `few`. Not inlined: they are the same for every layout, and eighteen copies more than
- * double what a compiler takes under sanitizers. */
-static __attribute__((noinline)) void begin_few(const ss_member *m, int64_t row, int64_t first, int64_t count,
-                                                const ss_prepared *const *x, int rows, float *buffer,
-                                                const float **scales, vf (*biases)[PAIR]) {
-    if (first == 0) prefetch_scales(m, row, PAIR);
-    widen_scales(m, row, PAIR, first, count, buffer, scales);
-    for (int r = 0; r < rows; r++)
-        for (int i = 0; i < PAIR; i++) biases[r][i] = bias_sum(m, row + i, first, count, x[r]->sums, biases[r][i]);
-}
+/* The values of `few`, see begin_panel. */
 static __attribute__((noinline)) void finish_few(vf (*total)[PAIR], vf (*biases)[PAIR], int64_t row,
                                                  const ss_prepared *const *x, int rows, float *const *y) {
-    for (int r = 0; r < rows; r++) finish(total[r], biases[r], PAIR, x[r], y[r] + row);
+    float values[4 * PAIR];
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < PAIR; i++) total[r][i] = rescaled(total[r][i], x[r]) + biases[r][i];
+    hsums(total[0], rows * PAIR, values);
+    for (int r = 0; r < rows; r++) memcpy(y[r] + row, values + r * PAIR, PAIR * sizeof *values);
 }
 
 /* Two to four rows of activations against PAIR rows of the matrix: a field is made once, in a register, and used by all
  * of them. Sixteen registers hold eight sums and what they are made of. */
-INLINE void few(const ss_member *m, int64_t row, int bits, int group, const ss_prepared *const *x, int rows,
-                float *const *y) {
+INLINE void few(const ss_member *m, int64_t row, int64_t ahead, int bits, int group, const ss_prepared *const *x,
+                int rows, float *const *y) {
     const int fields = 32 / bits, block = fields * LANES;
     const int parts = block > group ? block / group : 1;
     const int blocks = group > block ? group / block : 1;
-    const int64_t groups = m->columns / group, ahead = prefetch_distance(m);
-    float buffer[PANEL * GROUPS_AT_ONCE];
-    const float *scales[PANEL];
+    const int64_t groups = m->columns / group;
+    float scales[PAIR][GROUPS_AT_ONCE];
     vf total[4][PAIR], biases[4][PAIR];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < PAIR; i++) total[r][i] = biases[r][i] = (vf){0};
+    prefetch_scales(m, row + ahead, PAIR);
     for (int64_t first = 0; first < groups; first += GROUPS_AT_ONCE) {
         const int64_t count = groups - first < GROUPS_AT_ONCE ? groups - first : GROUPS_AT_ONCE;
-        begin_few(m, row, first, count, x, rows, buffer, scales, biases);
+        begin_rest(m, row, PAIR, first, count, x, rows, scales, biases[0]);
         const char *words[PAIR];
 #pragma GCC unroll 4
         for (int i = 0; i < PAIR; i++) words[i] = m->weight + (row + i) * m->weight_stride + first * group * bits / 8;
+        const char *next = m->weight + (row + ahead) * m->weight_stride + PAIR * (first * group * bits / 8);
         const float *values[4];
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) values[r] = x[r]->values + first * group;
@@ -184,8 +186,10 @@ INLINE void few(const ss_member *m, int64_t row, int bits, int group, const ss_p
             for (int b = 0; b < blocks; b++) {
                 vi packed[PAIR];
 #pragma GCC unroll 4
+                for (int l = 0; l < PAIR * LANES * 4; l += 64) __builtin_prefetch(next + l);
+                next += PAIR * LANES * 4;
+#pragma GCC unroll 4
                 for (int i = 0; i < PAIR; i++) {
-                    __builtin_prefetch(words[i] + ahead);
                     packed[i] = whole ? load_words(words[i]) : load_tail(words[i], (count - g) * group * bits / 32);
                     words[i] += LANES * 4;
                 }
@@ -226,30 +230,31 @@ INLINE void few(const ss_member *m, int64_t row, int bits, int group, const ss_p
 }
 
 /* Two to SS_ROW_BLOCK rows of activations against PAIR rows of the matrix. */
-INLINE void pair_of_rows(const ss_member *m, int64_t row, int bits, int group, const ss_prepared *const *x, int count,
+INLINE void pair_of_rows(const ss_member *m, int64_t row, int64_t ahead, int bits, int group, const ss_prepared *const *x, int count,
                          float *const *y) {
     int r = 0;
     while (r < count) {
         const int left = count - r; /* never 1: five are three and two */
         if (left == 2) {
-            few(m, row, bits, group, x + r, 2, y + r), r += 2;
+            few(m, row, ahead, bits, group, x + r, 2, y + r), r += 2;
         } else if (left == 3 || left == 5) {
-            few(m, row, bits, group, x + r, 3, y + r), r += 3;
+            few(m, row, ahead, bits, group, x + r, 3, y + r), r += 3;
         } else {
-            few(m, row, bits, group, x + r, 4, y + r), r += 4;
+            few(m, row, ahead, bits, group, x + r, 4, y + r), r += 4;
         }
     }
 }
 
 INLINE void quantized_rows(const ss_member *m, int64_t begin, int64_t end, int bits, int group,
                            const ss_prepared *const *x, int count, float *const *y) {
+    const int64_t ahead = rows_ahead(m);
     int64_t row = begin;
     if (count > 1)
-        for (; row + PAIR <= end; row += PAIR) pair_of_rows(m, row, bits, group, x, count, y);
+        for (; row + PAIR <= end; row += PAIR) pair_of_rows(m, row, ahead, bits, group, x, count, y);
     else
-        for (; row + PANEL <= end; row += PANEL) single(m, row, PANEL, bits, group, x[0], y[0] + row);
+        for (; row + PANEL <= end; row += PANEL) single(m, row, PANEL, ahead, bits, group, x[0], y[0] + row);
     for (; row < end; row++)
-        for (int r = 0; r < count; r++) single(m, row, 1, bits, group, x[r], y[r] + row);
+        for (int r = 0; r < count; r++) single(m, row, 1, ahead, bits, group, x[r], y[r] + row);
 }
 
 /* One function a layout, so that the compiler sees its numbers. */

@@ -5,7 +5,7 @@
  *   SUBNORMAL  1 or 0, see below;
  *   VARIANT    the name of the table, VARIANT_NAME its text;
  *   FMA(a,b,c) a * b + c on vectors with one rounding, where the processor has it;
- * and may define TABLE_LOOKUP and SCALE_LANES for better instructions.
+ * and may define TABLE_LOOKUP, SCALE_LANES, WIDEN_16 and HSUM_4 for better instructions.
  *
  * Columns. A vector of packed words holds 8 * LANES columns of 4 bits (4 * LANES of 8 bits): a block. Field j of lane l
  * is column 8 * l + j of the block, so activations are stored in the order j, l ("prepared") and a block is multiplied

@@ -28,9 +28,13 @@ INLINE float bf16_value(uint16_t bits) {
 }
 
 INLINE vf load_bf16(const char *at) {
+#ifdef WIDEN_16
+    return (vf)(WIDEN_16(at) << 16);
+#else
     vh bits;
     memcpy(&bits, at, sizeof bits);
     return (vf)(__builtin_convertvector(bits, vu) << 16);
+#endif
 }
 
 INLINE vf load_float(const char *at, int type, int64_t index) {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define PIECE_BYTES 65536
-#define PIECE_ROWS_STEP 4
+#define PANEL_ROWS 4 /* that kernels compute together */
 #define PIECES_PER_THREAD 4
 
 static int aligned(const void *pointer, size_t size) { return ((uintptr_t)pointer & (size - 1)) == 0; }
@@ -75,13 +75,20 @@ int64_t ss_group_pairs(const int32_t *member, int64_t pairs, int64_t members, in
     return count;
 }
 
-int64_t ss_piece_rows(const ss_matrix *m, int64_t matrices, int threads) {
+static int64_t panels_of(const ss_matrix *m) { return (m->rows + PANEL_ROWS - 1) / PANEL_ROWS; }
+
+int64_t ss_piece_count(const ss_matrix *m, int64_t matrices, int threads) {
     int64_t row_bytes = m->bits ? m->columns * m->bits / 8 : m->columns * (int64_t)type_size(m->type);
     int64_t rows = PIECE_BYTES / row_bytes + 1;
     int64_t share = m->rows * matrices / (threads * PIECES_PER_THREAD) + 1;
     if (rows > share) rows = share;
-    rows = (rows + PIECE_ROWS_STEP - 1) / PIECE_ROWS_STEP * PIECE_ROWS_STEP;
-    return rows < m->rows ? rows : m->rows;
+    int64_t panels = panels_of(m), size = (rows + PANEL_ROWS - 1) / PANEL_ROWS;
+    int64_t pieces = (panels + size - 1) / size;
+    return pieces * matrices % 2 && pieces < panels ? pieces + 1 : pieces;
+}
+
+int64_t ss_piece_begin(const ss_matrix *m, int64_t pieces, int64_t piece) {
+    return piece < pieces ? panels_of(m) * piece / pieces * PANEL_ROWS : m->rows;
 }
 
 void *ss_cut(ss_arena *arena, int64_t count, size_t size) {

@@ -25,8 +25,11 @@ typedef struct ss_group {
 int64_t ss_group_pairs(const int32_t *member, int64_t pairs, int64_t members, int64_t *starts, int32_t *order,
                        ss_group *groups);
 
-/* How many rows of a matrix one piece of work has, so that there are enough pieces and none is tiny. */
-int64_t ss_piece_rows(const ss_matrix *matrix, int64_t matrices, int threads);
+/* In how many pieces of work the rows of a matrix are shared out, so that there are enough pieces, none is tiny, and the
+ * two halves of a job (threads.c) have equally many. */
+int64_t ss_piece_count(const ss_matrix *matrix, int64_t matrices, int threads);
+/* Where a piece begins: pieces differ by a panel at most, so that the halves have as many rows. */
+int64_t ss_piece_begin(const ss_matrix *matrix, int64_t pieces, int64_t piece);
 
 /* Cuts scratch memory into 64-byte aligned parts; with base null it only counts. */
 typedef struct ss_arena {

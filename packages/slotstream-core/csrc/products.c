@@ -9,22 +9,21 @@ typedef struct product {
     const int32_t *order;
     const int32_t *source;
     const ss_prepared *x;
-    int64_t piece_rows, pieces_per_group;
+    int64_t pieces_per_group;
     float *y;
 } product;
 
 static void product_piece(void *context, int64_t piece) {
     const product *job = context;
     const ss_group *group = &job->groups[piece / job->pieces_per_group];
-    int64_t begin = piece % job->pieces_per_group * job->piece_rows, end = begin + job->piece_rows;
-    if (end > job->matrix->rows) end = job->matrix->rows;
+    int64_t pieces = job->pieces_per_group, part = piece % pieces;
+    int64_t begin = ss_piece_begin(job->matrix, pieces, part), end = ss_piece_begin(job->matrix, pieces, part + 1);
     ss_multiply_group(job->kernels, job->matrix, group, job->order, job->source, job->x, begin, end, job->y,
                       job->matrix->rows);
 }
 
 static void share_product(ss_call *call, product *job, int64_t groups) {
-    job->piece_rows = ss_piece_rows(job->matrix, groups, ss_thread_count(call->pool));
-    job->pieces_per_group = (job->matrix->rows + job->piece_rows - 1) / job->piece_rows;
+    job->pieces_per_group = ss_piece_count(job->matrix, groups, ss_thread_count(call->pool));
     ss_share(call, product_piece, job, groups * job->pieces_per_group);
 }
 

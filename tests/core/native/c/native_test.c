@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "made.h"
-#include "threads.h"
+#include "matrices.h"
 
 static void products(ss_pool *pool, ss_pool *other, int64_t rows, int64_t columns, int bits, int group, int type) {
     owned o = make(2, rows, columns, bits, group, type);
@@ -174,8 +174,21 @@ static void sharing(int threads) {
     ss_pool_destroy(pool);
 }
 
+/* Pieces have every row once, and those of the halves as many rows as whole panels allow. */
+static void halves(int threads) {
+    for (int64_t matrices = 1; matrices <= 3; matrices++)
+        for (int64_t rows = 1; rows < 3000; rows += 37) {
+            ss_matrix m = {.members = 3, .rows = rows, .columns = 2560, .bits = 4, .group = 64, .type = SS_BFLOAT16};
+            int64_t pieces = ss_piece_count(&m, matrices, threads);
+            CHECK(pieces >= 1 && ss_piece_begin(&m, pieces, 0) == 0 && ss_piece_begin(&m, pieces, pieces) == rows);
+            for (int64_t p = 0; p < pieces; p++) CHECK(ss_piece_begin(&m, pieces, p) < ss_piece_begin(&m, pieces, p + 1));
+            if (pieces % 2 == 0) CHECK(llabs(2 * ss_piece_begin(&m, pieces, pieces / 2) - rows) <= 4);
+            else CHECK(matrices == 2 || pieces == (rows + 3) / 4);
+        }
+}
+
 int main(int count, char **arguments) {
-    for (int threads = 1; threads <= 4; threads++) sharing(threads);
+    for (int threads = 1; threads <= 4; threads++) sharing(threads), halves(threads);
     for (int32_t variant = 0; ss_variant_name(variant); variant++) {
         if (!ss_variant_runnable(variant)) continue;
         if (count > 1 && strcmp(arguments[1], ss_variant_name(variant))) continue;
