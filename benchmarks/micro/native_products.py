@@ -222,7 +222,7 @@ def stacks(case: Case, random: np.random.Generator) -> list[NativeMatrix]:
     """Copies of one matrix, one after another in one block, as the slots of a pool and ggml's tensors are."""
     shape = (case.copies, case.members, case.rows)
     words = np.empty((*shape, case.columns // 8), np.uint32)
-    use_large_pages(memoryview(words).cast("B"))
+    use_large_pages(words.data)
     words[:] = random.integers(0, 2**32, words.shape[1:], dtype=np.uint32)
     scales = np.full((*shape, case.columns // GROUP), 0x3C00, np.uint16)
     biases = np.full(scales.shape, 0xBD80, np.uint16)

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 from slotstream_core import _native
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.synthesis import write_synthetic
-from slotstream_core.models.qwen4_exp.eager import attention, checking
+from slotstream_core.models.qwen4_exp.eager import attention, checking, products
 from slotstream_core.models.qwen4_exp.eager.experts import EagerExpertLayer
-from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS
+from slotstream_core.models.qwen4_exp.eager.host import NATIVE_ROWS, EagerHost
 from slotstream_core.models.qwen4_exp.eager.layer import cut_runs
 from slotstream_core.models.qwen4_exp.host_products import HostThreads
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer
 from slotstream_core.models.qwen4_exp.ngram import NgramHash
+from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.rotary import WINDOW_TOKENS
 from slotstream_core.native import NativeLibrary, NativeMatrix
 from tests.core.qwen4_exp_models import open_model, run_passes
@@ -303,6 +305,28 @@ def test_no_rows_are_read_into_no_room() -> None:
         _native.read_rows(nothing, np.zeros(2, np.int64), no_room)
     with pytest.raises(ValueError, match="room for every row"):
         _native.read_rows(nothing, widths, np.zeros((1, 12), np.uint8))
+
+
+@pytest.mark.usefixtures("compiled_code_on")
+@pytest.mark.parametrize("bits", [0, 4])
+def test_every_array_of_a_compiled_map_is_put_on_large_pages(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, scales, biases = mx.ones((24, 64)), None, None
+    if bits:
+        weight, scales, biases = mx.quantize(weight, group_size=64, bits=bits)
+    projection = Projection(weight, scales=scales, biases=biases, bits=bits, group_size=64 if bits else 0)
+    asked: list[tuple[int, int]] = []
+
+    def ask(memory: memoryview) -> None:
+        asked.append((np.frombuffer(memory, np.uint8).ctypes.data, memory.nbytes))
+
+    monkeypatch.setattr(products, "use_large_pages", ask)
+    with closing(HostThreads(1)) as threads:
+        host = EagerHost.load(threads, {})
+        assert host is not None
+        with closing(host):
+            assert products.EagerMap(projection, host).handle
+    arrays = [np.asarray(array) for array in (weight, scales, biases) if array is not None]
+    assert asked == [(array.ctypes.data, array.nbytes) for array in arrays]
 
 
 def test_the_rows_of_one_token_are_those_it_has_among_others() -> None:

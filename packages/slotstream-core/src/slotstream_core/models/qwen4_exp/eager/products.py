@@ -9,13 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core import _native
+from slotstream_core.experts.slot_memory import use_large_pages
 from slotstream_core.models.qwen4_exp.eager.host import EagerHost
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS, Floats
 from slotstream_core.models.qwen4_exp.projections import FusedProjection, Projection
+from slotstream_core.native.matrices import host_view
 
 
 class EagerMap:
-    """A `Projection` on numpy rows; shares its arrays.
+    """A `Projection` on numpy rows; shares its arrays and moves them to large pages, since a row reads all of them.
 
     A row's result has the same bits whatever other rows are in the call, up to `NATIVE_ROWS` of them, and again beyond.
 
@@ -35,6 +37,10 @@ class EagerMap:
         )
         self._out = projection.out_features
         self.handle = 0 if self._matrix is None else self._matrix.handle
+        if self._matrix is not None:
+            for array in (projection.weight, projection.scales, projection.biases):
+                if array is not None:
+                    use_large_pages(host_view(array).data)
 
     def __call__(self, x: Floats) -> Floats:
         """Apply the map to ``x`` [rows, in], contiguous; returns [rows, out]."""
