@@ -33,6 +33,10 @@ _ROW_SHARE: Final = 0.35
 _GUESS_SHARE: Final = 0.2
 """The same for a guess."""
 
+_CATCH_UP_SHARE: Final = 0.35
+_CATCH_UP_ROW_SHARE: Final = 0.01
+"""The same for what the head takes in before it guesses again, whatever it is, and for each row of that."""
+
 _ROW_REACH: Final = 0.5
 _GUESS_REACH: Final = 0.25
 """How far a sample may lie from what is believed, in plain passes: others are held up by something else. One that lies
@@ -115,6 +119,7 @@ class DraftCosts:
     def __init__(self) -> None:
         self._rows = (_Share(_ROW_SHARE, _ROW_REACH), _Share(_ROW_SHARE, _ROW_REACH))
         self._guesses = (_Share(_GUESS_SHARE, _GUESS_REACH), _Share(_GUESS_SHARE, _GUESS_REACH))
+        self._catch_up = _Share(1.0, 1.0)  # of what is supposed
         self._plain: deque[tuple[int, float]] = deque(maxlen=_SAMPLES)
         self._computing_s = self._plain_s = 0.0
         self._rows_s, self._guesses_s = (0.0, 0.0), (0.0, 0.0)
@@ -161,7 +166,9 @@ class DraftCosts:
             self._rows[0].note(now, computing_s / plain_s - 1)
         elif depth:
             self._rows[1].note(now, (computing_s / plain_s - 1 - self._rows[0].value(now)) / (depth - 1))
-        if not cost.caught_up_rows:  # the head's weights are not at hand after a while without it
+        if cost.caught_up_rows:  # the head's weights are not at hand after a while without it
+            self._catch_up.note(now, cost.caught_up_s / plain_s / _supposed_catch_up(cost.caught_up_rows))
+        else:
             for place, seconds in enumerate(cost.guesses_s):
                 self._guesses[place > 0].note(now, seconds / plain_s)
 
@@ -197,7 +204,16 @@ class DraftCosts:
         """Seconds of the guess at this place; the first takes in the rows of the pass before."""
         return self._guesses_s[place > 0]
 
+    def catch_up_s(self, rows: int) -> float:
+        """Seconds that the head needs to take in so many rows after a while without it."""
+        return self._catch_up.value(self._passes) * _supposed_catch_up(rows) * self._computing_s
+
     def drafts_s(self, *, guesses: int, rows: int) -> float:
         """Seconds of so many guesses, and of so many added rows."""
         added_s = sum(self.guess_s(place) for place in range(guesses))
         return added_s + sum(self.row_s(place) for place in range(rows))
+
+
+def _supposed_catch_up(rows: int) -> float:
+    """What taking in so many rows is supposed to take, in plain passes."""
+    return _CATCH_UP_SHARE + _CATCH_UP_ROW_SHARE * rows

@@ -4,7 +4,7 @@ Verifying d drafts makes a pass of d + 1 rows and yields 1 + a1 + a1 a2 + ... to
 i-th draft is right once those before it were. A pass of more rows takes longer, on the processor and, when experts
 stream, for the union of the experts its rows ask for; guessing takes time as well. The probability that the draft head
 gives its own guess says a draft's chance far better than any average over a text, so `GatedDepth` decides guess by
-guess. Whether to guess at all it decides by what that brought lately.
+guess. Whether to guess at all it decides by what that brought lately, and never with more at stake than may be lost.
 """
 
 import math
@@ -37,27 +37,38 @@ _LASTING_STEP: Final = 0.1
 _NEXT_CONFIDENCE: Final = 0.95
 """How sure the next guess is expected to be, next to the present one."""
 
-_WORTH_MEMORY: Final = 0.95
-"""What a pass with guesses still counts for their worth after the next one."""
-
-_LASTING_MEMORY: Final = 0.75
-"""What was known of the worth of earlier replies still counts after the next one."""
-
 _OUTCOME_SHARE: Final = 0.25
-"""Part of a pass's worth that is taken of what came out; the rest is what was expected, which scatters less."""
+"""Part of what a pass gained that is taken of what came out; the rest is what was expected, which scatters less."""
 
-_BEGIN_PASSES: Final = 6.0
-_BEGIN_LEAST: Final = 0.1
-_BEGIN_WORTH: Final = 0.2
-"""As how many passes of which worth, in tokens, a reply begins: little, so that it is soon found out when a text is not
-worth guessing, and not nothing."""
+_STREAK: Final = 0.5
+_STREAK_MEMORY: Final = 0.9
+"""What a streak of guesses is taken to have gained when it begins, in plain passes, and what each gain still counts
+after the next one: a look is given up after one or two guesses that are no good."""
 
-_LOOK_SHARE: Final = 0.005
-"""Share of the time of decoding that looks may lose, with what they make the head take in."""
+_OPENING_STREAK: Final = 0.4
+"""The same for a streak that a reply begins with."""
 
-_LOOK_EVERY: Final = 16
-_LOOK_AT_LEAST_EVERY: Final = 192
-"""Plain passes between two looks at guesses: the first look, and what doubling stops at while they bring nothing."""
+_OPENINGS_APART: Final = 2
+"""Every which of the replies after one that gained begins with guesses, until it is known what that brings."""
+
+_LOSS_SHARE: Final = 0.01
+_LOSS_FIRST: Final = 2.0
+_LOSS_MOST: Final = 4.0
+"""What guesses may lose, in plain passes: a share of those that are made, and at first about what one look costs, so
+that an engine's first reply can have one; of what was not used, two looks are saved."""
+
+_LOOK_AFTER: Final = 32
+"""Plain passes before a look. Before its first thirty tokens a reply says little about those that follow: the head gets
+better with what it has read, and most with texts that it will guess well."""
+
+_LOOK_GUESSES: Final = 4
+"""Guesses that a look must be able to pay for: what the head has to take in before costs as much as some of them."""
+
+_HELD_UP: Final = 2.0
+"""A pass counts at most this many times what it was expected to add, and at least half of it: it was held up."""
+
+_MISPRICED: Final = 4.0
+"""One that adds more than so many times its price right after another that did is charged for all it took."""
 
 _FIRST_WATCHED: Final = 16
 """Passes of an engine that are all timed: the first ones may be slow, and must not be what prices rest on for long."""
@@ -65,9 +76,6 @@ _FIRST_WATCHED: Final = 16
 _REST: Final = 7
 """While nothing is guessed, so many plain passes are made between two that are timed, and nothing is asked or told of
 them: that would cost some hundredths of a small model's pass."""
-
-_TAKEN_IN_SHARE: Final = 0.02
-"""Part of a plain pass that the head needs to take in a row, until that was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +107,7 @@ class DepthPolicy(Protocol):
 
         Args:
             most: Tokens that may follow the next one.
-            waiting: Rows that the draft head has to take in before it guesses.
+            waiting: Rows that the draft head has to take in apart before it guesses.
         """
 
     def goes_on(self, confidences: Sequence[float]) -> bool:
@@ -171,76 +179,84 @@ class Calibration:
             self._lasting += _LASTING_STEP * surprise
 
 
-class Worth:
-    """What passes with guesses bring lately next to plain ones, in tokens a pass.
+class Allowance:
+    """What guesses may still lose next to plain decoding, in plain passes.
 
-    What they brought and what they did are kept apart from the prices, which get better known meanwhile.
+    It begins with `_LOSS_FIRST` and grows by `_LOSS_SHARE` of a pass with every plain pass, up to `_LOSS_MOST`; what
+    guesses gain may be lost again in the same reply, and gives back nothing that earlier replies lost. So as long as
+    nothing is spent that is not left, n tokens of an engine never take more than (1 + `_LOSS_SHARE`) n + `_LOSS_FIRST`
+    plain passes, and n tokens that begin with any reply never more than (1 + `_LOSS_SHARE`) n + `_LOSS_MOST`.
     """
 
     def __init__(self) -> None:
-        self._lasting = _BEGIN_WORTH
-        self._noted = 0
-        self._start()
+        self._kept = _LOSS_FIRST
+        self._gained = 0.0
 
-    def begin(self, costs: DraftCosts) -> None:
-        """Another text begins: what the last one came to is remembered."""
-        if self._noted:
-            self._lasting += (1 - _LASTING_MEMORY) * (self.expected(costs) - self._lasting)
-        self._start()
+    @property
+    def gained(self) -> float:
+        """What guesses gained in this reply."""
+        return self._gained
 
-    def _start(self) -> None:
-        self._noted = 0
-        self._passes = _BEGIN_PASSES
-        self._tokens = _BEGIN_PASSES * min(max(self._lasting, _BEGIN_LEAST), _BEGIN_WORTH)
-        self._rows, self._guesses = [0.0, 0.0], [0.0, 0.0]
+    @property
+    def left(self) -> float:
+        """What may be lost now."""
+        return self._kept + self._gained
 
-    def note(self, tokens: float, *, rows: int, guesses: int, costs: DraftCosts) -> None:
-        """Learn that a pass with so many ``guesses`` and added ``rows`` brought so many ``tokens`` more than one."""
-        self._passes = self._passes * _WORTH_MEMORY + 1
-        self._tokens = self._tokens * _WORTH_MEMORY + tokens
-        for sums, count in ((self._rows, rows), (self._guesses, guesses)):
-            sums[0] = sums[0] * _WORTH_MEMORY + min(count, 1)
-            sums[1] = sums[1] * _WORTH_MEMORY + max(count - 1, 0)
-        self._noted += 1
+    def begin(self) -> float:
+        """Another reply begins: what the last one gained, which is returned, is not for it to lose."""
+        gained, self._gained = self._gained, 0.0
+        self._kept += min(0.0, gained)
+        return gained
 
-    def expected(self, costs: DraftCosts) -> float:
-        """What the next such pass is expected to bring."""
-        added_s = sum(count * costs.row_s(place) for place, count in enumerate(self._rows))
-        added_s += sum(count * costs.guess_s(place) for place, count in enumerate(self._guesses))
-        return (self._tokens - (added_s / costs.plain_s if added_s else 0.0)) / self._passes
+    def grow(self, passes: int) -> None:
+        """Note so many plain passes."""
+        self._kept = min(self._kept + _LOSS_SHARE * passes, _LOSS_MOST - min(0.0, self._gained))
+
+    def settle(self, gain: float) -> None:
+        """Note what a pass with guesses gained; what it lost is below 0."""
+        self._gained += gain
 
 
-class LookBudget:
-    """What looks at guesses may cost: a share of the time of decoding, carried over from reply to reply.
+class Openings:
+    """Which replies begin with guesses: those after one that gained by them, and fewer and fewer while that loses."""
 
-    The one look that oversteps it is the last one until the share has grown past what was spent.
-    """
+    def __init__(self) -> None:
+        self._passed_over = 0
+        self._apart = _OPENINGS_APART
+        self._open = False
 
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._elapsed_s = 0.0
-        self._lost_s = 0.0
+    def begin(self, gained: float) -> bool:
+        """Return whether to guess from the first token on, after a reply that ``gained`` so much."""
+        if self._open:
+            self._learn(paid=gained > 0)
+        if gained > 0:
+            self._passed_over += 1
+            self._open = self._passed_over >= self._apart
+        return self._open
 
-    def pass_time(self, seconds: float) -> None:
-        """Note that decoding went on for so long."""
-        self._elapsed_s += seconds
+    def ended(self, gained: float) -> None:
+        """The streak of guesses ended when the reply had ``gained`` so much."""
+        if self._open:
+            self._learn(paid=gained > 0)
 
-    def lose(self, seconds: float) -> None:
-        """Charge what a look cost next to the tokens it brought; one that won gives back what others lost."""
-        self._lost_s = max(0.0, self._lost_s + seconds)
-
-    def affords(self, seconds: float) -> bool:
-        """Whether a look that is expected to cost so much may be made."""
-        return self._lost_s + seconds <= self._share * self._elapsed_s
+    def _learn(self, *, paid: bool) -> None:
+        self._open, self._passed_over = False, 0
+        self._apart = 1 if paid else 2 * self._apart
 
 
 class GatedDepth:
     """Guesses while a guess is worth its time, and verifies the guesses that are worth their rows.
 
     A token is worth a plain pass. A guess is verified when its chance is worth more than the row it adds, and followed
-    by another while that would be worth its guess and its row. When passes with guesses have brought less than plain
-    ones of late, none are made but for a look now and then; what looks lose stays within a budget, and they become
-    rarer while they bring nothing.
+    by another while that would be worth its guess and its row. Replies begin plainly. After `_LOOK_AFTER` plain passes
+    a look at guesses is made, and a streak of them goes on while they gain: by the prices of the last about ten passes,
+    three quarters of what they were expected to bring and one quarter of what they brought.
+
+    No guess is made and no row added that could not be paid if every guess were wrong (`Allowance`). So wherever passes
+    take what they are priced at, decoding is never slower than without guesses by more than 1% and two passes, however
+    the text changes and whatever the head claims; 1% and four passes over any one reply. A pass that takes longer may
+    overdraw, which has to be made good before the next guess; it is charged for no more than twice its price, since
+    something else held it up, unless the one before it took four times its price as well.
 
     Attributes:
         limit: Most guesses before a pass.
@@ -250,106 +266,113 @@ class GatedDepth:
         self.limit = limit
         self._costs = DraftCosts()
         self._calibration = Calibration()
-        self._worth = Worth()
-        self._expected_worth = self._worth.expected(self._costs)
-        self._budget = LookBudget(_LOOK_SHARE)
-        self._taken_in_s: float | None = None
+        self._allowance = Allowance()
+        self._openings = Openings()
         self._first_plain = _FIRST_PLAIN
         self._most = 0
-        self._looking = False
+        self._left = 0.0
+        self._streak = 0.0
         self._since_look = 0
-        self._interval = _LOOK_EVERY
+        self._rested = 0
+        self._mispriced = False
         self._watched = 0
-        self._watched_s = 0.0
 
     def begin(self) -> None:
         """See `DepthPolicy.begin`."""
         self._calibration.begin()
-        self._worth.begin(self._costs)
-        self._expected_worth = self._worth.expected(self._costs)
-        self._since_look, self._interval = 0, _LOOK_EVERY
+        opens = self._openings.begin(self._allowance.begin())
+        self._streak, self._since_look, self._rested = _OPENING_STREAK if opens else 0.0, 0, 0
 
     def starts(self, most: int, *, waiting: int = 0) -> bool:
         """See `DepthPolicy.starts`."""
-        self._looking = False
         self._most = min(most, self.limit)
-        costs = self._costs
+        self._allowance.grow(self._rested)
+        self._rested, costs = 0, self._costs
         longest = _PLAIN_EVERY if costs.settled else _FIRST_PLAIN_EVERY
         if self._most < 1 or self._first_plain or costs.since_plain >= longest:
             return False
-        if self._expected_worth > 0:
-            return True
+        guess = costs.guess_s(0) / costs.plain_s
+        self._left = self._allowance.left - guess - (costs.catch_up_s(waiting) / costs.plain_s if waiting else 0.0)
+        if self._streak > 0:
+            if self._left < 0:
+                self._end_streak()
+            return self._left >= 0
         self._since_look += 1
-        if self._since_look >= self._interval:
-            self._looking = self._budget.affords(self._owed_s(waiting) - self._expected_worth * costs.plain_s)
-        return self._looking
+        if self._since_look < _LOOK_AFTER or self._left < (_LOOK_GUESSES - 1) * guess:
+            return False
+        self._streak = _STREAK
+        return True
 
     def goes_on(self, confidences: Sequence[float]) -> bool:
         """See `DepthPolicy.goes_on`."""
         made = len(confidences)
-        if made >= self._most:
+        if made >= self._most or self._price(guesses=made + 1, rows=made + 1) > self._left:
             return False
-        gains = self._gains_s([*confidences, _NEXT_CONFIDENCE * confidences[-1]])
-        return gains[-1] - self._costs.guess_s(made) > max(gains[:-1])
+        gains = self._gains([*confidences, _NEXT_CONFIDENCE * confidences[-1]])
+        return gains[-1] - self._costs.guess_s(made) / self._costs.plain_s > max(gains[:-1])
 
     def verified(self, confidences: Sequence[float]) -> int:
         """See `DepthPolicy.verified`."""
-        gains = self._gains_s(confidences)
-        return gains.index(max(gains))
+        made, gains = len(confidences), self._gains(confidences)
+        paid = [
+            gain for rows, gain in enumerate(gains) if not rows or self._price(guesses=made, rows=rows) <= self._left
+        ]
+        return paid.index(max(paid))
 
     def rest(self) -> int:
         """See `DepthPolicy.rest`."""
-        if self._watched < _FIRST_WATCHED or self._expected_worth > 0:
+        if self._watched < _FIRST_WATCHED or self._streak > 0:
             return 0
         self._costs.pass_by(_REST)
-        self._budget.pass_time(_REST * self._watched_s)
         self._since_look += _REST
+        self._rested = _REST
         return _REST
 
     def note(self, cost: PassCost, outcome: Outcome) -> None:
         """See `DepthPolicy.note`."""
-        self._costs.note(cost)
-        self._watched += 1
-        if not cost.depth:
-            self._watched_s = cost.time_s
-        self._budget.pass_time(cost.total_s)
-        if cost.usual:
-            self._first_plain = max(0, self._first_plain - 1)
-        if cost.caught_up_rows:
-            self._taken_in_s = cost.caught_up_s / cost.caught_up_rows
         if outcome.confidences and self._costs.plain_s:
             self._calibration.note(outcome)
-            self._learn_worth(cost, outcome)
+            self._settle(cost, outcome)
+        elif not outcome.confidences:
+            self._allowance.grow(1)
+        self._costs.note(cost)
+        self._watched += 1
+        if cost.usual:
+            self._first_plain = max(0, self._first_plain - 1)
+
+    def _price(self, *, guesses: int, rows: int) -> float:
+        """What so many guesses after the first, which is paid, and so many rows add to a pass, in plain passes."""
+        costs = self._costs
+        return (costs.drafts_s(guesses=guesses, rows=rows) - costs.guess_s(0)) / costs.plain_s
 
     def _chances(self, confidences: Sequence[float]) -> list[float]:
         """The chance of each guess that it and all before it are right."""
         return list(accumulate((self._calibration.chance(confidence) for confidence in confidences), operator.mul))
 
-    def _gains_s(self, confidences: Sequence[float]) -> list[float]:
-        """What verifying none, one, two and so on of the guesses is worth, less the time it adds to a pass."""
+    def _gains(self, confidences: Sequence[float]) -> list[float]:
+        """What verifying none, one, two and so on of the guesses is worth, less what it adds to a pass."""
         plain_s, gains = self._costs.plain_s, [0.0]
         for place, chance in enumerate(self._chances(confidences)):
-            gains.append(gains[-1] + chance * plain_s - self._costs.row_s(place))
+            gains.append(gains[-1] + chance - self._costs.row_s(place) / plain_s)
         return gains
 
-    def _learn_worth(self, cost: PassCost, outcome: Outcome) -> None:
-        """Judge the guesses by usual prices: a pass that was held up says nothing about the text."""
-        made, depth, costs = len(outcome.confidences), cost.depth, self._costs
+    def _settle(self, cost: PassCost, outcome: Outcome) -> None:
+        """Charge what the guesses took, and judge the streak by usual prices: the text is not to blame for the rest."""
+        costs, depth = self._costs, cost.depth
+        right = min(outcome.right, depth)
+        drafts_s = costs.drafts_s(guesses=len(outcome.confidences), rows=depth)
+        priced_s = drafts_s + (costs.catch_up_s(cost.caught_up_rows) if cost.caught_up_rows else 0.0)
+        added_s = cost.total_s - costs.plain_s if cost.usual else priced_s
+        taken_s = min(max(added_s, priced_s / _HELD_UP), priced_s * _HELD_UP)
+        mispriced, before = added_s > _MISPRICED * priced_s, self._mispriced
+        self._mispriced = mispriced
+        self._allowance.settle(right - (added_s if mispriced and before else taken_s) / costs.plain_s)
         expected = sum(self._chances(outcome.confidences[:depth]))
-        tokens = expected + _OUTCOME_SHARE * (min(outcome.right, depth) - expected)
-        self._worth.note(tokens, rows=depth, guesses=made, costs=costs)
-        self._expected_worth = self._worth.expected(costs)
-        if self._looking:
-            self._budget.lose(cost.total_s - costs.plain_s * (1 + min(outcome.right, depth)))
-            self._look_ended(paid=tokens * costs.plain_s > costs.drafts_s(guesses=made, rows=depth))
+        gain = expected + _OUTCOME_SHARE * (right - expected) - drafts_s / costs.plain_s
+        self._streak = self._streak * _STREAK_MEMORY + gain
+        if self._streak <= 0 or self._allowance.left <= 0:
+            self._end_streak()
 
-    def _look_ended(self, *, paid: bool) -> None:
-        if paid:  # look again at once
-            self._since_look, self._interval = _LOOK_EVERY - 1, _LOOK_EVERY
-        else:
-            self._since_look = 0
-            self._interval = min(2 * self._interval, _LOOK_AT_LEAST_EVERY)
-
-    def _owed_s(self, waiting: int) -> float:
-        """What the rows that wait for a look are expected to cost."""
-        return waiting * (_TAKEN_IN_SHARE * self._costs.plain_s if self._taken_in_s is None else self._taken_in_s)
+    def _end_streak(self) -> None:
+        self._openings.ended(self._allowance.gained)
+        self._streak, self._since_look, self._mispriced = 0.0, 0, False

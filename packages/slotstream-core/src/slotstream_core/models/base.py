@@ -106,7 +106,7 @@ class DraftingModel(Model, Protocol):
         """Whether the last decode pass was not as such passes are going to be, so that its time says little."""
 
     def waiting_rows(self, state: SequenceState) -> int:
-        """Return how many rows of a sequence the head has not taken in: one a token that was decoded plainly."""
+        """Return how many rows `catch_up` would take in now: those of tokens that were decoded plainly."""
 
     def catch_up(self, state: SequenceState) -> int:
         """Take in the rows that wait, unless they are as few as after every draft; return how many it took in."""

@@ -381,11 +381,12 @@ class Qwen4ExpModel:
 
     def waiting_rows(self, state: SequenceState) -> int:
         """See `DraftingModel.waiting_rows`; 0 without a head."""
-        return 0 if self.draft_head is None else _draft_state(state).waiting
+        waiting = 0 if self.draft_head is None else _draft_state(state).waiting
+        return waiting - 1 if waiting > DRAFT_ROWS else 0
 
     def catch_up(self, state: SequenceState) -> int:
         """See `DraftingModel.catch_up`; nothing to do without a head."""
-        if self.draft_head is None or _draft_state(state).waiting <= DRAFT_ROWS:
+        if self.draft_head is None or not self.waiting_rows(state):
             return 0
         with nullcontext() if self._eager is not None else self._plain_blas():
             return self.draft_head.catch_up(_draft_state(state))
