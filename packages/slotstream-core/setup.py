@@ -53,6 +53,7 @@ SOURCES = (
     "lanes.c",
     "residency.c",
     "tickets.c",
+    "requests.c",
     "steps.c",
     "drafts.c",
     "many_rows.c",
@@ -83,11 +84,13 @@ HEADERS = (
     "lanes.h",
     "residency.h",
     "tickets.h",
+    "requests.h",
     "steps.h",
     "scratch.h",
     "many_rows.h",
     "arrays.h",
     "layer_module.h",
+    "residency_module.h",
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from slotstream_core.errors import CheckpointDamaged, ExpertReadError, PoolError
-from slotstream_core.experts.batches import Batch, Record
 from slotstream_core.experts.integrity import UNMAPPED
+from slotstream_core.experts.leases import PoolLease
 from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.residency import CompiledGrants, Count, Residency
@@ -20,7 +20,7 @@ from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.native import NativeLibrary
 from slotstream_core.native.binding import library_path
-from tests.core.expert_files import ExpertFile, expert_file
+from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
 
 pytestmark = [
     pytest.mark.skipif(library_path() is None, reason="installed without a compiler"),
@@ -47,21 +47,15 @@ class Elsewhere(StoredExperts):
         return unreadable
 
 
-class CountingReader(ExpertReader):
-    """Notes what is left to lanes."""
-
-    def __init__(self, source: StoredExperts, **options: bool) -> None:
-        super().__init__(source, lane_count=2, native=options.get("native", True))
-        self.prepared: list[Record] = []
-
-    def prepare(self, records: Sequence[Record], arrays: SlotArrays) -> Batch:
-        self.prepared += records
-        return super().prepare(records, arrays)
+def left_to_lanes(lease: PoolLease) -> list[tuple[int, int]]:
+    """The records, by layer and expert, that a request waits for."""
+    return [(record.layer, record.expert) for loading in lease.waits for record in loading.batch.records]
 
 
 def state_of(residency: Residency) -> tuple[object, ...]:
     return (
         residency.slot_of.tolist(),
+        residency.coming.tolist(),
         bytes(residency.marks),
         residency.uses.tolist(),
         residency.key_of.tolist(),
@@ -81,8 +75,17 @@ def test_ten_thousand_requests_leave_the_same_books_as_python(stored: ExpertFile
         other = Residency(record_count=layout.record_count, slot_count=SLOTS)
         compiled = CompiledGrants(native, other, unread, SlotArrays(layout, SLOTS))
         leases: list[tuple[list[int], npt.NDArray[np.int32]]] = []
-        refused = 0
+        pending: dict[int, int] = {}
+        refused = joined = 0
         for _ in range(10_000):
+            while len(pending) > int(rng.integers(4)):
+                key, slot = pending.popitem()
+                came = bool(rng.integers(4))
+                plain.take_in(key, slot, came=came)
+                if came:
+                    compiled.take_in([key, slot])
+                else:
+                    other.take_in(key, slot, came=False)
             while len(leases) > int(rng.integers(3)):
                 taken, held = leases.pop(int(rng.integers(len(leases))))
                 for slot in taken:
@@ -94,24 +97,31 @@ def test_ten_thousand_requests_leave_the_same_books_as_python(stored: ExpertFile
             distinct = list(dict.fromkeys(keys))
             held = np.zeros(len(ids) + 1, np.int32)
             granted = compiled.grant(layer, ids, held, 0)
-            if plain.lacks(distinct, {}):
+            if plain.lacks(distinct):
                 refused += 1
                 assert granted is None
                 continue
             taken = []
-            slot_of, missing = plain.grant(distinct, {}, taken)
+            slot_of, missing = plain.grant(distinct, taken)
             assert granted is not None
-            slots, absent = granted
+            slots, absent, coming = granted
+            assert list(coming) == [key for key in distinct if key in pending]
+            joined += len(coming)
             assert slots.tolist() == [slot_of[key] for key in keys]
             assert absent == [number for key in missing for number in (key, slot_of[key])]
             assert held[1 : 1 + held[0]].tolist() == taken
             leases.append((taken, held))
             for key in missing:
-                if rng.integers(8):  # else its read failed
+                fate = rng.integers(8)  # 0: its read failed
+                if fate > 5:
+                    plain.expect(key, slot_of[key])
+                    other.expect(key, slot_of[key])
+                    pending[key] = slot_of[key]
+                elif fate:
                     plain.publish(key, slot_of[key])
                     other.publish(key, slot_of[key])
             assert state_of(plain) == state_of(other)
-        assert refused > 100
+        assert min(refused, joined) > 100
         assert min(plain.counts[count] for count in (Count.HITS, Count.MISSES, Count.EVICTIONS)) > 1_000
         unread.close()
         assert source.strides.shape == (LAYERS, len(layout.kinds), 3)
@@ -126,8 +136,8 @@ def test_small_records_in_the_page_cache_are_there_at_once_without_a_lane(tmp_pa
     with (
         expert_file(tmp_path, layers=LAYERS, experts=EXPERTS, bits=4 if bits else None) as stored,
         StoredExperts(stored.layout()) as source,
-        CountingReader(source) as reader,
-        CountingReader(source, native=False) as slow,
+        ExpertReader(source, lane_count=2, native=True) as reader,
+        ExpertReader(source, lane_count=2, native=False) as slow,
         NativeLibrary.load(threads=2) or pytest.fail("the library is installed") as library,
     ):
         stored.path.read_bytes()
@@ -135,7 +145,7 @@ def test_small_records_in_the_page_cache_are_there_at_once_without_a_lane(tmp_pa
         for layer, ids in ((0, [[5, 1], [1, 2]]), (1, [[0, 3], [4, 3]]), (0, [[2, 0], [0, 1]])):
             experts = np.array(ids, np.int32)
             lease = pool.request(layer, experts, threads=library.handle)
-            assert not lease.waits
+            assert left_to_lanes(lease) == []
             lease.wait()
             wanted = reference.request(layer, experts)
             wanted.wait()
@@ -145,7 +155,6 @@ def test_small_records_in_the_page_cache_are_there_at_once_without_a_lane(tmp_pa
             lease.release()
             wanted.release()
             pool.check_integrity()
-        assert reader.prepared == []
         counted = ("requests", "hits", "misses", "evictions", "bytes_read")
         assert [getattr(pool.stats, name) for name in counted] == [getattr(reference.stats, name) for name in counted]
         assert pool.stats.wait_s > 0
@@ -154,10 +163,10 @@ def test_small_records_in_the_page_cache_are_there_at_once_without_a_lane(tmp_pa
 
 
 def test_what_cannot_be_read_at_once_is_left_to_the_lanes(stored: ExpertFile) -> None:
-    with Elsewhere(stored.layout()) as source, CountingReader(source) as reader:
+    with ScriptedSource(stored.layout()) as source, ExpertReader(source, lane_count=2, native=True) as reader:
         pool = open_pool(reader)
         lease = pool.request(1, [4, 0, 4])
-        assert [(record.layer, record.expert) for record in reader.prepared] == [(1, 4), (1, 0)]
+        assert left_to_lanes(lease) == [(1, 4), (1, 0)]
         assert pool.resident_count == 0
         lease.wait()
         again = pool.request(1, [0, 4])
@@ -177,15 +186,17 @@ def test_a_record_that_is_not_finite_fails_its_request_and_leaves_no_slot(tmp_pa
         writing = os.open(stored.path, os.O_WRONLY)
         os.pwrite(writing, b"\x80\x7f", piece.offset + 3 * layout.kinds[scales].disk_bytes)
         os.close(writing)
-        with StoredExperts(layout) as source, CountingReader(source) as reader:
+        with StoredExperts(layout) as source, ExpertReader(source, lane_count=2, native=True) as reader:
             pool = open_pool(reader)
             lease = pool.request(0, [2, 3])
+            assert left_to_lanes(lease) == [(0, 3)]
             with pytest.raises(CheckpointDamaged, match=r"not finite for expert 3"):
                 lease.wait()
             pool.check_integrity()
             assert pool.contents().keys() == {(0, 2)}
-            pool.request(0, [2]).wait()
-            assert [record.expert for record in reader.prepared] == [3]
+            again = pool.request(0, [2])
+            assert left_to_lanes(again) == []
+            again.wait()
 
 
 def test_a_file_that_ends_too_soon_fails_its_request_with_the_numbers(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def open_experts(source: ScriptedSource, *, slots: int = 10) -> StreamedExperts:
 
 def finish_reads(pool: SlotPool) -> None:
     """Wait for everything under way, whoever asked for it."""
-    for loading in list(pool._batches):
+    for loading in list(pool._under_way._loadings):
         loading.batch.done.wait()
     while pool._tickets.being_read:
         IDLE.wait(0.001)
@@ -242,7 +242,7 @@ def test_any_order_of_reading_ahead_and_asking_keeps_the_books_and_the_bytes(
                     while len(held) > 1:
                         held.pop(0)[2].release()
                     if experts.pool._residency.idle < 4 or any(
-                        loading.batch.cancelled for loading in experts.pool._batches
+                        loading.batch.cancelled for loading in experts.pool._under_way._loadings
                     ):
                         source.open_gate.set()  # it may wait for abandoned reads to end
                     held.append((layer, ids, experts.request(layer, ids)))

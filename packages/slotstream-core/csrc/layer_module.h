@@ -18,6 +18,7 @@ PyObject *ss_py_join_experts(PyObject *self, PyObject *const *args, Py_ssize_t c
 PyObject *ss_py_join_outputs(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_residency(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_grant(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_take_in(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_fetch(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_can_fetch(PyObject *self, PyObject *residency);
 PyObject *ss_py_let_go(PyObject *self, PyObject *const *args, Py_ssize_t count);
@@ -31,8 +32,6 @@ PyObject *ss_py_read_ahead(PyObject *self, PyObject *const *args, Py_ssize_t cou
 PyObject *ss_py_foresee(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_requested(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_redeem(PyObject *self, PyObject *const *args, Py_ssize_t count);
-
-/* The bookkeeping in a capsule of residency_module.c; null with an error set. */
-struct ss_residency *ss_residency_of(PyObject *object);
+PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 #endif

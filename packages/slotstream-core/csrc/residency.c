@@ -74,10 +74,16 @@ static int64_t find_distinct(ss_residency *r, int64_t layer, const int32_t *ids,
     return distinct;
 }
 
+/* Where a record is, or will be; -1 when it is to be read. */
+static int32_t find(const ss_residency *r, int32_t key) {
+    int32_t slot = r->slot_of[key];
+    return slot != ABSENT ? slot : r->coming[key];
+}
+
 static int64_t idle_needed(const ss_residency *r, const int32_t *keys, int64_t distinct) {
     int64_t needed = 0;
     for (int64_t i = 0; i < distinct; i++) {
-        int32_t slot = r->slot_of[keys[i]];
+        int32_t slot = find(r, keys[i]);
         needed += slot == ABSENT || !r->holds[slot];
     }
     return needed;
@@ -86,19 +92,20 @@ static int64_t idle_needed(const ss_residency *r, const int32_t *keys, int64_t d
 int32_t ss_grant(ss_residency *r, int64_t layer, const int32_t *ids, int64_t count, ss_granted *granted) {
     if (layer < 0 || layer >= r->layer_count) return SS_OUT_OF_RANGE;
     int32_t *keys = granted->absent;
-    int64_t distinct = find_distinct(r, layer, ids, count, keys), hits = 0, absent = 0;
+    int64_t distinct = find_distinct(r, layer, ids, count, keys), hits = 0, absent = 0, coming = 0;
     if (distinct < 0) return SS_OUT_OF_RANGE;
     if (idle_needed(r, keys, distinct) > r->counts[SS_IDLE]) {
         forget_positions(r, ids, count);
         return SS_TOO_SMALL;
     }
     for (int64_t i = 0; i < distinct; i++) { /* every hit is held before any victim is chosen */
-        int32_t key = keys[i], slot = r->slot_of[key];
+        int32_t key = keys[i], slot = find(r, key);
         r->uses[key]++;
         if (slot == ABSENT) {
             keys[absent++] = key;
             continue;
         }
+        if (r->slot_of[key] == ABSENT) granted->coming[coming++] = key;
         if (r->marks[key] & SS_WARMED) r->counts[SS_WARM_USED]++;
         r->marks[key] &= (uint8_t)~SS_WARMED;
         hold(r, slot);
@@ -117,11 +124,12 @@ int32_t ss_grant(ss_residency *r, int64_t layer, const int32_t *ids, int64_t cou
     }
     for (int64_t i = 0; i < count; i++) {
         int32_t at = r->position[ids[i]];
-        granted->slots[i] = at < 0 ? at - INT32_MIN : r->slot_of[layer * r->expert_count + ids[i]];
+        granted->slots[i] = at < 0 ? at - INT32_MIN : find(r, (int32_t)(layer * r->expert_count) + ids[i]);
     }
     forget_positions(r, ids, count);
     granted->held_count = hits + absent;
     granted->absent_count = absent;
+    granted->coming_count = coming;
     r->counts[SS_REQUESTS]++;
     r->counts[SS_HITS] += hits;
     r->counts[SS_MISSES] += absent;
@@ -136,6 +144,28 @@ void ss_let_go(ss_residency *r, const int32_t *slots, int64_t count) {
         if (r->key_of[slot] != ABSENT) continue;
         r->referenced[slot] = 0;
         r->free[r->counts[SS_FREE]++] = slot;
+    }
+}
+
+void ss_publish(ss_residency *r, int32_t key, int32_t slot) {
+    r->slot_of[key] = slot;
+    r->key_of[slot] = key;
+    r->marks[key] |= SS_CHECKED;
+}
+
+void ss_expect(ss_residency *r, const int32_t *records, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        hold(r, records[2 * i + 1]);
+        r->coming[records[2 * i]] = records[2 * i + 1];
+    }
+}
+
+void ss_take_in(ss_residency *r, const int32_t *records, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        int32_t key = records[2 * i], slot = records[2 * i + 1];
+        r->coming[key] = ABSENT;
+        ss_publish(r, key, slot);
+        ss_let_go(r, &slot, 1);
     }
 }
 
@@ -263,8 +293,7 @@ int32_t ss_fetch(ss_residency *r, ss_pool *pool, int64_t layer, ss_granted *gran
     for (int64_t i = 0; i < count; i++) {
         int32_t key = granted->absent[2 * i], slot = granted->absent[2 * i + 1];
         if (came[i]) {
-            r->slot_of[key] = slot;
-            r->key_of[slot] = key;
+            ss_publish(r, key, slot);
         } else {
             int32_t *kept = granted->absent + 2 * granted->absent_count++;
             kept[0] = key, kept[1] = slot;

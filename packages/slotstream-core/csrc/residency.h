@@ -41,6 +41,7 @@ typedef struct ss_place {
 typedef struct ss_residency {
     int64_t layer_count, expert_count, slot_count, kind_count;
     int32_t *slot_of; /* by key, layer * expert_count + expert: -1 where a record is not resident */
+    int32_t *coming;  /* by key: the slot of a record that was asked for and is on its way, else -1 */
     uint8_t *marks;   /* by key: ss_mark */
     int64_t *uses;    /* by key */
     int32_t *key_of;  /* by slot; -1 where no record is mapped */
@@ -58,11 +59,13 @@ typedef struct ss_granted {
     int32_t *slots;  /* of each id */
     int32_t *held;   /* slots of distinct records, those of hits first */
     int32_t *absent; /* key and slot of each record that is still to be read into its slot */
-    int64_t held_count, absent_count;
+    int32_t *coming; /* key of each hit that is on its way */
+    int64_t held_count, absent_count, coming_count;
 } ss_granted;
 
-/* Hold a slot for every distinct id, choosing and unmapping a victim for each that is not resident. SS_OUT_OF_RANGE when
- * an id does not exist, SS_TOO_SMALL when fewer slots are idle than that needs; nothing has changed then. */
+/* Hold a slot for every distinct id, choosing and unmapping a victim for each that is neither resident nor on its way.
+ * SS_OUT_OF_RANGE when an id does not exist, SS_TOO_SMALL when fewer slots are idle than that needs; nothing has changed
+ * then. */
 int32_t ss_grant(ss_residency *residency, int64_t layer, const int32_t *ids, int64_t count, ss_granted *granted);
 
 /* Read into their slots those absent records whose long pieces are in the page cache, and map them; what remains absent
@@ -80,6 +83,15 @@ int ss_can_fetch(const ss_residency *residency);
 
 /* A slot without holds and record, evicting if none is free. One without holds exists. */
 int32_t ss_take_slot(ss_residency *residency);
+
+/* Hold the slot of each of some records, pairs of key and slot, for the read that brings what was asked for. */
+void ss_expect(ss_residency *residency, const int32_t *records, int64_t count);
+
+/* Undo that: these reads ended, and the records are complete in their slots. */
+void ss_take_in(ss_residency *residency, const int32_t *records, int64_t count);
+
+/* Map a record whose bytes are complete, and sound, in a slot that is held. */
+void ss_publish(ss_residency *residency, int32_t key, int32_t slot);
 
 /* Undo a hold on each of some slots; those that hold no record then become free. */
 void ss_let_go(ss_residency *residency, const int32_t *slots, int64_t count);

@@ -1,10 +1,9 @@
 /* The bookkeeping of a slot pool as Python functions; see residency.h and _native.pyi. Conventions as in module.c. */
-#include "arrays.h"
 #include "layer_module.h"
-#include "residency.h"
+#include "residency_module.h"
 
 #define CAPSULE "slotstream_core._native.residency"
-#define ARRAYS 10
+#define ARRAYS 11
 
 typedef struct {
     ss_residency residency;
@@ -33,33 +32,33 @@ static void *array(Held *held, PyObject *object, Py_ssize_t item, int64_t *lengt
     return view->buf;
 }
 
-/* residency(slot_of, marks, uses, key_of, holds, referenced, free, counts, kinds, places or None, layers) */
+/* residency(slot_of, coming, marks, uses, key_of, holds, referenced, free, counts, kinds, places or None, layers) */
 PyObject *ss_py_residency(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
-    if (count != 11) return PyErr_Format(PyExc_TypeError, "residency takes 11 arguments, got %zd", count);
+    if (count != 12) return PyErr_Format(PyExc_TypeError, "residency takes 12 arguments, got %zd", count);
     Held *held = PyMem_Calloc(1, sizeof *held);
     if (held == NULL) return PyErr_NoMemory();
-    static const Py_ssize_t items[ARRAYS] = {4, 1, 8, 4, 4, 1, 4, 8, sizeof(ss_piece_kind), sizeof(ss_place)};
+    static const Py_ssize_t items[ARRAYS] = {4, 4, 1, 8, 4, 4, 1, 4, 8, sizeof(ss_piece_kind), sizeof(ss_place)};
     void *memory[ARRAYS] = {0};
     int64_t lengths[ARRAYS] = {0};
-    int arrays = args[9] == Py_None ? ARRAYS - 1 : ARRAYS, right = 1;
+    int arrays = args[10] == Py_None ? ARRAYS - 1 : ARRAYS, right = 1;
     for (int i = 0; i < arrays && right; i++) right = (memory[i] = array(held, args[i], items[i], &lengths[i])) != NULL;
-    long long layers = right ? PyLong_AsLongLong(args[10]) : 0;
+    long long layers = right ? PyLong_AsLongLong(args[11]) : 0;
     if (right && PyErr_Occurred()) right = 0;
-    int64_t records = lengths[0], slots = lengths[3];
+    int64_t records = lengths[0], slots = lengths[4];
     if (right && !(layers > 0 && records > 0 && records % layers == 0 && records <= INT32_MAX && slots > 0 &&
-                   slots < INT32_MAX && lengths[1] == records && lengths[2] == records && lengths[4] == slots &&
-                   lengths[5] == slots && lengths[6] == slots && lengths[7] == SS_COUNTS &&
-                   (arrays < ARRAYS || lengths[9] == layers * lengths[8]))) {
+                   slots < INT32_MAX && lengths[1] == records && lengths[2] == records && lengths[3] == records &&
+                   lengths[5] == slots && lengths[6] == slots && lengths[7] == slots && lengths[8] == SS_COUNTS &&
+                   (arrays < ARRAYS || lengths[10] == layers * lengths[9]))) {
         PyErr_SetString(PyExc_ValueError, "residency: the sizes of the arrays disagree");
         right = 0;
     }
     if (right) {
         ss_residency *r = &held->residency;
         *r = (ss_residency){.layer_count = layers, .expert_count = records / layers, .slot_count = slots,
-                            .kind_count = lengths[8], .slot_of = memory[0], .marks = memory[1], .uses = memory[2],
-                            .key_of = memory[3], .holds = memory[4], .referenced = memory[5], .free = memory[6],
-                            .counts = memory[7], .kinds = memory[8], .places = memory[9]};
+                            .kind_count = lengths[9], .slot_of = memory[0], .coming = memory[1], .marks = memory[2],
+                            .uses = memory[3], .key_of = memory[4], .holds = memory[5], .referenced = memory[6],
+                            .free = memory[7], .counts = memory[8], .kinds = memory[9], .places = memory[10]};
         r->position = PyMem_Malloc((size_t)r->expert_count * sizeof *r->position);
         if (r->position == NULL) PyErr_NoMemory(), right = 0;
         else memset(r->position, 0xff, (size_t)r->expert_count * sizeof *r->position);
@@ -80,26 +79,35 @@ static ss_residency *residency_of(Call *call, PyObject *object) {
     return residency;
 }
 
-/* grant(residency, pool, layer, ids, slots, held, absent) -> how many are absent, or -1 */
+ss_granted ss_granted_of(Call *call, PyObject *const *args, int64_t ids, int32_t **held) {
+    int64_t slots = 0, room = 0, numbers = 0;
+    ss_granted granted = {.slots = (int32_t *)int32_array(call, args[0], &slots, PyBUF_WRITABLE)};
+    *held = (int32_t *)int32_array(call, args[1], &room, PyBUF_WRITABLE);
+    granted.absent = (int32_t *)int32_array(call, args[2], &numbers, PyBUF_WRITABLE);
+    require(call, ids < INT32_MAX / 3 && slots == ids && room >= ids + 1 && numbers >= 3 * ids, "an array has another size");
+    if (call->failed) return granted;
+    granted.held = *held + 1;
+    granted.coming = granted.absent + 2 * ids;
+    return granted;
+}
+
+/* grant(residency, pool, layer, ids, slots, held, records) -> how many are absent and coming, or None */
 PyObject *ss_py_grant(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     Call call;
     if (!starts(&call, "grant", count, 7)) return NULL;
     ss_residency *r = residency_of(&call, args[0]);
     ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[1]);
-    int64_t layer = integer(&call, args[2]), ids = 0, slots = 0, held = 0, absent = 0;
+    int64_t layer = integer(&call, args[2]), ids = 0;
     const int32_t *wanted = int32_array(&call, args[3], &ids, 0);
-    ss_granted granted = {.slots = (int32_t *)int32_array(&call, args[4], &slots, PyBUF_WRITABLE)};
-    int32_t *room = (int32_t *)int32_array(&call, args[5], &held, PyBUF_WRITABLE);
-    granted.absent = (int32_t *)int32_array(&call, args[6], &absent, PyBUF_WRITABLE);
-    require(&call, ids <= INT32_MAX && slots == ids && held >= ids + 1 && absent >= 2 * ids, "an array has another size");
+    int32_t *held = NULL;
+    ss_granted granted = ss_granted_of(&call, args + 4, ids, &held);
     keep_apart(&call);
     int32_t code = SS_OK;
     if (!call.failed) {
-        granted.held = room + 1;
-        room[0] = 0;
+        held[0] = 0;
         code = ss_grant(r, layer, wanted, ids, &granted);
-        if (code == SS_OK) room[0] = (int32_t)granted.held_count;
+        if (code == SS_OK) held[0] = (int32_t)granted.held_count;
         if (code == SS_OK && granted.absent_count && ss_can_fetch(r)) {
             Py_BEGIN_ALLOW_THREADS
             ss_fetch(r, pool, layer, &granted); /* without memory everything stays absent */
@@ -108,8 +116,29 @@ PyObject *ss_py_grant(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     }
     PyObject *none = finish(&call);
     if (none == NULL) return NULL;
+    if (code != SS_OK) return none;
     Py_DECREF(none);
-    return PyLong_FromLongLong(code == SS_OK ? granted.absent_count : -1);
+    return Py_BuildValue("(LL)", (long long)granted.absent_count, (long long)granted.coming_count);
+}
+
+/* take_in(residency, records int32): these reads ended, and brought everything */
+PyObject *ss_py_take_in(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "take_in", count, 2)) return NULL;
+    ss_residency *r = residency_of(&call, args[0]);
+    int64_t numbers = 0;
+    const int32_t *records = int32_array(&call, args[1], &numbers, 0);
+    require(&call, numbers % 2 == 0, "an array has another size");
+    for (int64_t i = 0; !call.failed && i < numbers; i += 2) {
+        int32_t key = records[i], slot = records[i + 1];
+        require(&call, key >= 0 && key < r->layer_count * r->expert_count && slot >= 0 && slot < r->slot_count &&
+                           r->coming[key] == slot && r->holds[slot] > 0 && r->key_of[slot] < 0,
+                "a record is not expected there");
+        for (int64_t k = 0; k < i; k += 2) require(&call, records[k] != key, "a record is named twice");
+    }
+    if (!call.failed) ss_take_in(r, records, numbers / 2);
+    return finish(&call);
 }
 
 /* fetch(residency, pool, layer, ids, slots) -> bytes: 1 for each that is in its slot now */

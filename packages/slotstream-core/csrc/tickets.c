@@ -48,6 +48,8 @@ void ss_tickets_free(ss_tickets *t) {
     free(t);
 }
 
+ss_residency *ss_tickets_residency(const ss_tickets *t) { return t->residency; }
+
 int64_t ss_tickets_count(const ss_tickets *t) { return t->named_count; }
 
 int64_t ss_tickets_list(const ss_tickets *t, ss_ticket_state *states, int64_t room) {
@@ -137,17 +139,26 @@ static int are_experts(ss_residency *r, int64_t layer, const int32_t *ids, int64
     return 1;
 }
 
-/* A batch of the one record; null when there is no memory for it. */
-static ss_batch *plan(const ss_tickets *t, int64_t layer, int32_t expert, int32_t slot, int check) {
+ss_batch *ss_plan_records(const ss_tickets *t, const int32_t *records, int64_t count) {
     ss_residency *r = t->residency;
-    int64_t record[2 + 2 * MOST_PIECES] = {slot, check};
-    for (int64_t k = 0; k < r->kind_count; k++) {
-        const ss_place *place = &t->places[layer * r->kind_count + k];
-        record[2 + 2 * k] = place->fd;
-        record[3 + 2 * k] = place->start + expert * place->stride;
+    int64_t width = 2 + 2 * r->kind_count, few[2 + 2 * MOST_PIECES];
+    int64_t *numbers = count == 1 ? few : malloc((size_t)(count * width) * sizeof *numbers);
+    if (!numbers) return NULL;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t key = records[2 * i];
+        int64_t *record = numbers + i * width, layer = key / r->expert_count, expert = key % r->expert_count;
+        record[0] = records[2 * i + 1];
+        record[1] = !(r->marks[key] & SS_CHECKED);
+        for (int64_t k = 0; k < r->kind_count; k++) {
+            const ss_place *place = &t->places[layer * r->kind_count + k];
+            record[2 + 2 * k] = place->fd;
+            record[3 + 2 * k] = place->start + expert * place->stride;
+        }
     }
     ss_batch *batch = NULL;
-    return ss_batch_create(t->lanes, r->kinds, r->kind_count, record, 1, &batch) == SS_OK ? batch : NULL;
+    int32_t code = ss_batch_create(t->lanes, r->kinds, r->kind_count, numbers, count, &batch);
+    if (numbers != few) free(numbers);
+    return code == SS_OK ? batch : NULL;
 }
 
 /* Reserve a slot for a missing record and plan its read; 0 without memory for it. */
@@ -155,7 +166,7 @@ static int reserve(ss_tickets *t, int64_t layer, int32_t expert) {
     ss_residency *r = t->residency;
     int32_t key = (int32_t)(layer * r->expert_count) + expert, slot = ss_take_slot(r);
     hold(r, slot); /* the ticket's */
-    ss_batch *batch = plan(t, layer, expert, slot, !(r->marks[key] & SS_CHECKED));
+    ss_batch *batch = ss_plan_records(t, (int32_t[]){key, slot}, 1);
     if (!batch) {
         let_go(r, slot);
         return 0;
@@ -286,12 +297,6 @@ static ticket *find(ss_tickets *t, int32_t key) {
     return &t->all[i];
 }
 
-static void publish(ss_residency *r, int32_t key, int32_t slot) {
-    r->slot_of[key] = slot;
-    r->key_of[slot] = key;
-    r->marks[key] |= SS_CHECKED;
-}
-
 /* What becomes of a ticket whose record is asked for; 1 when its read goes to `joined`. */
 static int redeem(ss_tickets *t, ticket *one, ss_joined *joined) {
     ss_residency *r = t->residency;
@@ -310,7 +315,7 @@ static int redeem(ss_tickets *t, ticket *one, ss_joined *joined) {
         one->dropped = 0; /* its bytes are not waste */
         if (one->batch) settle(t, one);
         if (!one->failed) {
-            publish(r, one->key, one->slot);
+            ss_publish(r, one->key, one->slot);
             r->counts[SS_AHEAD_USED]++;
         }
     }

@@ -45,6 +45,12 @@ int32_t ss_tickets_create(ss_residency *residency, ss_lanes *lanes, const ss_pla
 /* Reads under way go on: the slots must stay until they ended. */
 void ss_tickets_free(ss_tickets *tickets);
 
+ss_residency *ss_tickets_residency(const ss_tickets *tickets);
+
+/* A batch that reads some records, pairs of key and slot, into slots that are held for it; null when there is no memory
+ * for it, or the lanes do not take it. */
+ss_batch *ss_plan_records(const ss_tickets *tickets, const int32_t *records, int64_t count);
+
 int64_t ss_tickets_count(const ss_tickets *tickets);
 
 /* The first `room` of all tickets and of dropped ones whose read still holds a slot, oldest first; returns how many. */

@@ -1,10 +1,11 @@
 /* Records read ahead as Python functions; see tickets.h and _native.pyi. Conventions as in module.c. */
-#include "arrays.h"
 #include "layer_module.h"
-#include "tickets.h"
+#include "requests.h"
+#include "residency_module.h"
 
 #define CAPSULE "slotstream_core._native.tickets"
 #define INTEGERS "lq"
+#define TOLD 4 /* numbers before the joined records */
 #define MOST_FORECASTS 8 /* of one layer */
 
 typedef struct {
@@ -227,4 +228,40 @@ PyObject *ss_py_redeem(PyObject *self, PyObject *const *args, Py_ssize_t count) 
     keep_apart(&call);
     int32_t code = call.failed ? SS_OK : ss_redeem(tickets, layer, wanted, ids, joined, &found);
     return finish_with(&call, code == SS_OK ? found : -1);
+}
+
+/* ask(tickets, pool, layer, ids, slots, held, records, told int64 [4 + 3 * ids]) -> 1 granted, 0 refused, -1 no memory. told:
+ * how many are absent, coming and joined, the batch, and key, slot and batch of each that is joined */
+PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "ask", count, 8)) return NULL;
+    Kept *kept = kept_of(&call, args[0]);
+    ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[1]);
+    int64_t layer = integer(&call, args[2]), ids = 0, numbers = 0;
+    const int32_t *wanted = int32_array(&call, args[3], &ids, 0);
+    int32_t *held = NULL;
+    ss_request request = {.granted = ss_granted_of(&call, args + 4, ids, &held)};
+    int64_t *told = wide_array(&call, args[7], INTEGERS, &numbers, PyBUF_WRITABLE);
+    require(&call, call.failed || numbers >= TOLD + 3 * ids, "an array has another size");
+    keep_apart(&call);
+    int32_t code = SS_OK;
+    if (!call.failed) {
+        ss_residency *r = ss_residency_of(kept->residency);
+        held[0] = 0;
+        request.joined = (ss_joined *)(told + TOLD);
+        code = ss_ask(kept->tickets, layer, wanted, ids, &request);
+        if (code == SS_OK && request.granted.absent_count && ss_can_fetch(r)) {
+            Py_BEGIN_ALLOW_THREADS
+            ss_fetch(r, pool, layer, &request.granted); /* without memory everything stays absent */
+            Py_END_ALLOW_THREADS
+        }
+        if (code == SS_OK) code = ss_bring(kept->tickets, &request);
+        held[0] = (int32_t)request.granted.held_count;
+        told[0] = request.granted.absent_count;
+        told[1] = request.granted.coming_count;
+        told[2] = request.joined_count;
+        told[3] = (int64_t)(intptr_t)request.batch;
+    }
+    return finish_with(&call, code == SS_OK ? 1 : code == SS_NO_MEMORY ? -1 : 0);
 }

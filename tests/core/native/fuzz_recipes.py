@@ -329,6 +329,7 @@ def residency(m: Maker) -> list[Any]:
     kinds = m.up_to(3)
     return [
         np.full(records, UNMAPPED, np.int32),
+        np.full(records, UNMAPPED, np.int32),
         np.zeros(records, np.uint8),
         np.zeros(records, np.int64),
         np.full(slots, UNMAPPED, np.int32),
@@ -347,7 +348,7 @@ def grant(m: Maker) -> list[Any]:
     reading = Reading(m, fetches=m.random.random() < 0.5)
     wanted = m.up_to(5)
     ids = m.ids(reading.experts, wanted)
-    outputs = [np.zeros(count, np.int32) for count in (wanted, wanted + 1, 2 * wanted)]
+    outputs = [np.zeros(count, np.int32) for count in (wanted, wanted + 1, 3 * wanted)]
     return [reading.books, m.pool, m.random.randrange(reading.layers), ids, *outputs]
 
 
@@ -359,6 +360,17 @@ def fetch(m: Maker) -> list[Any]:
     reading.holds[slots] = 1
     ids = m.numbers.permutation(reading.experts).astype(np.int32)[:count]
     return [reading.books, m.pool, m.random.randrange(reading.layers), ids, slots]
+
+
+def take_in(m: Maker) -> list[Any]:
+    """Of records that are expected in slots that hold nothing."""
+    reading = Reading(m)
+    count = m.up_to(min(reading.experts, reading.slots), 0)
+    slots = m.numbers.permutation(reading.slots).astype(np.int32)[:count]
+    keys = m.numbers.permutation(reading.layers * reading.experts).astype(np.int32)[:count]
+    reading.holds[slots] = 1
+    reading.coming[keys] = slots
+    return [reading.books, np.stack([keys, slots], axis=1).reshape(-1)]
 
 
 def read_rows(m: Maker) -> list[Any]:
@@ -399,7 +411,8 @@ class Reading:
         counts = np.zeros(len(Count), np.int64)
         counts[[Count.IDLE, Count.FREE]] = self.slots
         records = self.layers * self.experts
-        books[:8] = [
+        books[:9] = [
+            np.full(records, UNMAPPED, np.int32),
             np.full(records, UNMAPPED, np.int32),
             np.zeros(records, np.uint8),
             np.zeros(records, np.int64),
@@ -409,7 +422,7 @@ class Reading:
             np.arange(self.slots - 1, -1, -1, dtype=np.int32),
             counts,
         ]
-        self.holds = books[4]
+        self.coming, self.holds = books[1], books[5]
         kinds = (PieceKindStructure * len(sizes))()
         places = np.zeros((self.layers, len(sizes), 3), np.int64)
         for index, (kind, bytes_each) in enumerate(zip(kinds, sizes, strict=True)):
@@ -419,7 +432,7 @@ class Reading:
             kind.slot_bytes = kind.disk_bytes = bytes_each
             kind.check = (0, 1, 1)[index]
             places[:, index] = m.zeros, 0, bytes_each
-        books[8:] = [kinds, places if fetches else None, self.layers]
+        books[9:] = [kinds, places if fetches else None, self.layers]
         self.places = places
         self.books = m.module.residency(*books)
         m.lasting.append(self.books)
@@ -487,6 +500,14 @@ def redeem(m: Maker) -> list[Any]:
     return [made, m.random.randrange(reading.layers), ids, np.zeros(3 * wanted, np.int64)]
 
 
+def ask(m: Maker) -> list[Any]:
+    reading, made = with_tickets(m)
+    wanted = m.up_to(5)
+    outputs = [np.zeros(count, np.int32) for count in (wanted, wanted + 1, 3 * wanted)]
+    layer, ids = m.random.randrange(reading.layers), m.ids(reading.experts, wanted)
+    return [made, m.pool, layer, ids, *outputs, np.zeros(4 + 3 * wanted, np.int64)]
+
+
 def list_tickets(m: Maker) -> list[Any]:
     return [with_tickets(m)[1], m.ids(9, m.up_to(4, 0), 4)]
 
@@ -521,7 +542,18 @@ RECIPES: dict[str, Callable[[Maker], list[Any]]] = {
             choose,
         ),
         *(advance_attention, join_inputs, guess, join_outputs, fetch, can_fetch, read_rows),
-        *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, let_go, forecast),
-        *(tickets, list_tickets, settle_tickets, finish_dropped, drop_tickets, read_ahead, foresee, requested, redeem),
+        *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, take_in, let_go, forecast),
+        *(
+            tickets,
+            list_tickets,
+            settle_tickets,
+            finish_dropped,
+            drop_tickets,
+            read_ahead,
+            foresee,
+            requested,
+            redeem,
+            ask,
+        ),
     )
 } | {"silu": activation, "sigmoid": activation}

@@ -34,6 +34,7 @@ GLUE = (
         "residency.c",
         "tickets_module.c",
         "tickets.c",
+        "requests.c",
         "lanes.c",
         "segments.c",
         "copies.c",

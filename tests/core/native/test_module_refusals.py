@@ -106,10 +106,19 @@ def test_a_grant_whose_arrays_share_memory_is_refused() -> None:
     counts[[Count.IDLE, Count.FREE]] = 4
     empty, free = np.full(4, UNMAPPED, np.int32), np.arange(4, dtype=np.int32)[::-1].copy()
     holds = np.zeros(4, np.int32)
-    books = (empty[:2].copy(), np.zeros(2, np.uint8), np.zeros(2, np.int64), empty, holds, np.zeros(4, np.uint8), free)
+    books = (
+        empty[:2].copy(),
+        empty[:2].copy(),
+        np.zeros(2, np.uint8),
+        np.zeros(2, np.int64),
+        empty,
+        holds,
+        np.zeros(4, np.uint8),
+        free,
+    )
     kinds = np.zeros(ctypes.sizeof(PieceKindStructure), np.uint8)
     made = _native.residency(*books, counts, kinds, None, 1)  # type: ignore[arg-type]
-    sizes = (2, 2, 3, 4)  # ids, slots, held, absent
+    sizes = (2, 2, 3, 6)  # ids, slots, held, records
     for one, other in combinations(range(4), 2):
         arrays = [np.zeros(size, np.int32) for size in sizes]
         both = np.zeros(sizes[one] + sizes[other] - 1, np.int32)
@@ -118,7 +127,10 @@ def test_a_grant_whose_arrays_share_memory_is_refused() -> None:
         with pytest.raises(ValueError, match="two arrays share memory"):
             _native.grant(made, 0, 0, *arrays)
     assert not holds.any()
-    assert _native.grant(made, 0, 0, *(np.array([0, 1][:size] + [0] * (size - 2), np.int32) for size in sizes)) == 2
+    assert _native.grant(made, 0, 0, *(np.array([0, 1][:size] + [0] * (size - 2), np.int32) for size in sizes)) == (
+        2,
+        0,
+    )
 
 
 def test_a_matrix_or_a_pool_that_is_not_there_is_refused() -> None:

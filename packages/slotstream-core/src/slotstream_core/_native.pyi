@@ -380,6 +380,7 @@ class Residency:
 
 def residency(
     slot_of: array[int],
+    coming: array[int],
     marks: bytearray,
     uses: array[int],
     key_of: array[int],
@@ -392,7 +393,9 @@ def residency(
     layers: int,
     /,
 ) -> Residency: ...
-def grant(residency: Residency, pool: int, layer: int, ids: _Ids, slots: _Ids, held: _Ids, absent: _Ids, /) -> int:
+def grant(
+    residency: Residency, pool: int, layer: int, ids: _Ids, slots: _Ids, held: _Ids, records: _Ids, /
+) -> tuple[int, int] | None:
     """Grant a request; see csrc/residency.h. No two of the arrays may share memory.
 
     Args:
@@ -402,11 +405,16 @@ def grant(residency: Residency, pool: int, layer: int, ids: _Ids, slots: _Ids, h
         ids: Any shape.
         slots: Written: the slot of each id.
         held: Written: how many slots are held, then those; at least one longer than `ids` has values.
-        absent: Written: key and slot of each record that is still to be read; at least twice as long as `ids`.
+        records: Written: key and slot of each record that is still to be read, and behind twice as many values as `ids`
+            has the keys of hits that are on their way; at least three times as long as `ids`.
 
     Returns:
-        How many records are still to be read; -1, with nothing done, when the request must be refused.
+        How many records are still to be read, and how many are on their way; None, with nothing done, when the request
+        must be refused.
     """
+
+def take_in(residency: Residency, records: _Ids, /) -> None:
+    """Map records that are complete in the slots where they were expected, key and slot of each."""
 
 def fetch(residency: Residency, pool: int, layer: int, ids: _Ids, slots: _Ids, /) -> bytes:
     """Read into lent slots those records that the page cache holds; nothing is mapped.
@@ -524,4 +532,33 @@ def redeem(tickets: Tickets, layer: int, ids: _Ids, joined: npt.NDArray[np.int64
 
     Returns:
         How many are on their way; -1, with nothing done, when an id or the layer does not exist.
+    """
+
+def ask(
+    tickets: Tickets,
+    pool: int,
+    layer: int,
+    ids: _Ids,
+    slots: _Ids,
+    held: _Ids,
+    records: _Ids,
+    told: npt.NDArray[np.int64],
+    /,
+) -> int:
+    """Redeem tickets, grant a request and have read what is absent; see csrc/requests.h.
+
+    Args:
+        tickets: The tickets.
+        pool: As for `grant`, like the next five.
+        layer: As there.
+        ids: As there.
+        slots: As there.
+        held: As there.
+        records: As there; what is absent is being read.
+        told: Written: how many records are absent, on their way, and joined, the batch that reads the absent ones by
+            its address or 0, then what `redeem` writes. At least four longer than three times `ids`.
+
+    Returns:
+        1, or 0 when the request must be refused, -1 when there is no memory to plan its reads; in both cases nothing
+        is held for it, and what was joined counts.
     """

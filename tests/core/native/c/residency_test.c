@@ -11,14 +11,14 @@
 enum { LAYERS = 3, EXPERTS = 12, RECORDS = LAYERS * EXPERTS, SLOTS = 10, KINDS = 3, MOST = 8, LEASES = 3, BYTES = 300 };
 static const int64_t disk[KINDS] = {200, 60, 40}; /* the second is widened, the third lies behind the first */
 
-static int32_t slot_of[RECORDS], key_of[SLOTS], holds[SLOTS], free_slots[SLOTS], position[EXPERTS];
+static int32_t slot_of[RECORDS], coming[RECORDS], key_of[SLOTS], holds[SLOTS], free_slots[SLOTS], position[EXPERTS];
 static uint8_t marks[RECORDS], referenced[SLOTS], stored[RECORDS][BYTES];
 static int64_t uses[RECORDS], counts[SS_COUNTS];
 static char slots[KINDS][SLOTS][240];
 static ss_piece_kind kinds[KINDS];
 static ss_place places[LAYERS * KINDS];
-static ss_residency residency = {LAYERS, EXPERTS, SLOTS, KINDS, slot_of, marks, uses, key_of, holds, referenced,
-                                 free_slots, counts, kinds, places, position};
+static ss_residency residency = {LAYERS, EXPERTS, SLOTS, KINDS, slot_of, coming, marks, uses, key_of, holds,
+                                 referenced, free_slots, counts, kinds, places, position};
 
 static uint64_t seed = 88172645463325252ull;
 static uint32_t number(uint32_t below) {
@@ -27,7 +27,7 @@ static uint32_t number(uint32_t below) {
 }
 
 static void start(void) {
-    memset(slot_of, 0xff, sizeof slot_of), memset(key_of, 0xff, sizeof key_of), memset(position, 0xff, sizeof position);
+    memset(slot_of, 0xff, sizeof slot_of), memset(coming, 0xff, sizeof coming), memset(key_of, 0xff, sizeof key_of), memset(position, 0xff, sizeof position);
     memset(marks, 0, sizeof marks), memset(holds, 0, sizeof holds), memset(referenced, 0, sizeof referenced);
     memset(counts, 0, sizeof counts);
     for (int i = 0; i < SLOTS; i++) free_slots[i] = SLOTS - 1 - i;
@@ -87,7 +87,7 @@ static void check_bytes(int32_t key, int32_t slot) {
 }
 
 static void random_requests(ss_pool *pool) {
-    int32_t held[LEASES][MOST], ids[MOST], of_id[MOST], absent[2 * MOST];
+    int32_t held[LEASES][MOST], ids[MOST], of_id[MOST], absent[2 * MOST], on_the_way[MOST];
     int64_t held_counts[LEASES] = {0};
     start();
     for (int step = 0; step < 20000; step++) {
@@ -97,7 +97,7 @@ static void random_requests(ss_pool *pool) {
         for (int i = 0; i < count; i++) ids[i] = (int32_t)number(EXPERTS);
         int wrong = number(50) == 0;
         if (wrong) ids[number((uint32_t)count)] = number(2) ? -1 : EXPERTS;
-        ss_granted granted = {of_id, held[lease], absent, 0, 0};
+        ss_granted granted = {of_id, held[lease], absent, on_the_way, 0, 0, 0};
         int64_t requests = counts[SS_REQUESTS];
         int32_t code = ss_grant(&residency, layer, ids, count, &granted);
         if (wrong || code != SS_OK) {
@@ -119,13 +119,13 @@ static void random_requests(ss_pool *pool) {
 
 /* Records behind the end of the file, and those whose scales are not finite, stay absent, in order. */
 static void broken_records(int fd) {
-    int32_t held[4], of_id[4], absent[8];
+    int32_t held[4], of_id[4], absent[8], on_the_way[4];
     const int32_t ids[4] = {EXPERTS - 1, 0, 5, 1};
     const uint8_t infinite[2] = {0x80, 0x7f};
     int64_t wrong = RECORDS * 240 + (2 * EXPERTS + 5) * 60;
     start();
     CHECK(ftruncate(fd, RECORDS * 300 - 1) == 0 && pwrite(fd, infinite, 2, wrong) == 2);
-    ss_granted granted = {of_id, held, absent, 0, 0};
+    ss_granted granted = {of_id, held, absent, on_the_way, 0, 0, 0};
     CHECK(ss_grant(&residency, 2, ids, 4, &granted) == SS_OK && granted.absent_count == 4);
     CHECK(ss_fetch(&residency, NULL, 2, &granted) == SS_OK && granted.absent_count == 2);
     CHECK(absent[0] == 3 * EXPERTS - 1 && absent[1] == of_id[0] && absent[2] == 2 * EXPERTS + 5 && absent[3] == of_id[2]);
@@ -134,9 +134,31 @@ static void broken_records(int fd) {
     CHECK(counts[SS_IDLE] == SLOTS && counts[SS_FREE] == SLOTS - 2);
 }
 
+/* Whoever asks for records that others wait for shares their slots, until they come. */
+static void records_on_their_way(void) {
+    int32_t held[4], of_id[4], absent[8], on_the_way[4], again_held[4], again_of_id[4], again_absent[8];
+    const int32_t first[4] = {3, 7, 3, 1}, second[3] = {1, 9, 7};
+    start();
+    ss_granted granted = {of_id, held, absent, on_the_way, 0, 0, 0};
+    ss_granted again = {again_of_id, again_held, again_absent, on_the_way, 0, 0, 0};
+    CHECK(ss_grant(&residency, 1, first, 4, &granted) == SS_OK && granted.absent_count == 3 && !granted.coming_count);
+    ss_expect(&residency, absent, 3);
+    CHECK(holds[of_id[0]] == 2 && coming[EXPERTS + 3] == of_id[0]);
+    CHECK(ss_grant(&residency, 1, second, 3, &again) == SS_OK && again.absent_count == 1 && again.coming_count == 2);
+    CHECK(on_the_way[0] == EXPERTS + 1 && on_the_way[1] == EXPERTS + 7 && again_absent[0] == EXPERTS + 9);
+    CHECK(again_of_id[0] == of_id[3] && again_of_id[2] == of_id[1] && holds[of_id[1]] == 3);
+    CHECK(counts[SS_HITS] == 2 && counts[SS_MISSES] == 4);
+    ss_let_go(&residency, held, granted.held_count), ss_let_go(&residency, again_held, again.held_count);
+    CHECK(counts[SS_IDLE] == SLOTS - 3 && counts[SS_FREE] == SLOTS - 3);
+    ss_take_in(&residency, absent, 3);
+    CHECK(counts[SS_IDLE] == SLOTS && counts[SS_FREE] == SLOTS - 3 && slot_of[EXPERTS + 7] == of_id[1]);
+    for (int key = 0; key < RECORDS; key++) CHECK(coming[key] == -1);
+}
+
 int main(void) {
     int fd = write_file();
     describe(fd);
+    records_on_their_way();
     ss_pool *pool = NULL;
     CHECK(ss_pool_create(2, 0, &pool) == SS_OK);
     random_requests(NULL);

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -160,12 +160,17 @@ class CompiledCompletion:
 class CompiledBatch:
     """The records of one request on their way into slots; see `ReadBatch`, of which it has what a request needs."""
 
-    def __init__(self, records: Sequence[Record], source: ExpertSource, done: CompiledCompletion) -> None:
-        self.records = tuple(records)
+    def __init__(self, records: Callable[[], Sequence[Record]], source: ExpertSource, done: CompiledCompletion) -> None:
+        self._list_records = records
         self.done = done
         self.cancelled = False
         self._source = source
         self._errors: dict[int, SlotstreamError] | None = None
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What is being read. Listed when somebody asks: mostly nobody does."""
+        return tuple(self._list_records())
 
     @property
     def bytes_read(self) -> int:
@@ -184,9 +189,10 @@ class CompiledBatch:
             if not self.done.is_set():
                 return {}
             self._errors = {}
+            records = self.records if self.done.failures else ()
             for failure in sorted(self.done.failures, key=lambda failure: failure.outcome == binding.CANCELLED):
                 if failure.record not in self._errors:
-                    self._errors[failure.record] = self._error(failure)
+                    self._errors[failure.record] = self._error(failure, records)
         return self._errors
 
     def cancel(self) -> None:
@@ -200,18 +206,18 @@ class CompiledBatch:
         self.cancelled = self.cancelled or retracted
         return retracted
 
-    def _error(self, failure: binding.Failure) -> SlotstreamError:
+    def _error(self, failure: binding.Failure, records: Sequence[Record]) -> SlotstreamError:
         if failure.outcome == binding.CANCELLED:
             return cancelled_read()
         if failure.outcome == binding.NOT_FINITE:
-            return damaged_values(self._source, failure.fd, self.records[failure.record], failure.kind)
+            return damaged_values(self._source, failure.fd, records[failure.record], failure.kind)
         if failure.outcome == binding.NOT_COPIED:
             return BackendError(
                 f"copying {failure.wanted:,} bytes to the device failed: the CUDA runtime says {failure.error}; see "
                 "its list of error codes"
             )
         fault = Fault(failure.fd, failure.error, failure.offset, failure.wanted, failure.got)
-        return failed_read(self._source, self.records[failure.first_missing], fault)
+        return failed_read(self._source, records[failure.first_missing], fault)
 
 
 class CompiledLanes:
@@ -295,13 +301,14 @@ class CompiledLanes:
         )
         check(code, "planning reads of experts")
         completion = CompiledCompletion(self._library, batch.value or 0, arrays, self._source, self._under_way)
-        return CompiledBatch(records, self._source, completion)
+        kept = tuple(records)
+        return CompiledBatch(lambda: kept, self._source, completion)
 
-    def take_over(self, batch: int, record: Record, arrays: SlotArrays) -> CompiledBatch:
-        """Return a batch of one record that compiled code planned and handed over, by its address."""
+    def take_over(self, batch: int, records: Callable[[], Sequence[Record]], arrays: SlotArrays) -> CompiledBatch:
+        """Return a batch that compiled code planned and handed over, by its address; `records` lists what it reads."""
         completion = CompiledCompletion(self._library, batch, arrays, self._source, self._under_way)
         self._under_way.add(completion)
-        return CompiledBatch((record,), self._source, completion)
+        return CompiledBatch(records, self._source, completion)
 
     def keep(self, arrays: SlotArrays) -> None:
         """Keep slots alive, which compiled code has read into without an object for each batch, until `let_go`."""

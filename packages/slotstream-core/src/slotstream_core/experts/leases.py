@@ -15,17 +15,29 @@ from slotstream_core.experts.batches import Batch
 
 @dataclass(slots=True, eq=False)
 class Loading:
-    """A batch under way and the key and slot of each of its records."""
+    """A batch under way.
+
+    Attributes:
+        batch: The reads.
+        places: Key and slot of each of its records, one after the other.
+        settled: Whether what it brought was taken in.
+        from_ticket: Whether a forecast asked for it first.
+    """
 
     batch: Batch
-    keys: tuple[int, ...]
+    places: list[int]
     settled: bool = False
-    from_ticket: bool = False  # a forecast asked for it first
+    from_ticket: bool = False
+
+    @property
+    def keys(self) -> list[int]:
+        """Of its records."""
+        return self.places[::2]
 
     @property
     def slots(self) -> list[int]:
         """Where the records go."""
-        return [record.slot for record in self.batch.records]
+        return self.places[1::2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

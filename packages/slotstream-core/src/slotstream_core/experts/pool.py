@@ -15,8 +15,8 @@ Tickets, and what becomes of them when their records are asked for, are in `slot
 A record is mapped only after all its pieces arrived, and a victim is unmapped before its bytes change. Nothing here
 knows the order in which a model asks, so what a slot holds never influences a result, only how long it takes.
 
-Who holds what is kept by `Residency`. Where compiled lanes read, compiled code grants a request as well, unless reads
-that were asked for are under way, which only the code here knows of.
+Who holds what is kept by `Residency`. Where compiled lanes read, a request is one call of compiled code, which redeems
+tickets, holds slots and has read what is missing; what is under way is written down here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from slotstream_core.experts.residency import COUNTED, WARMED, CompiledGrants, C
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.stacks import Slots
 from slotstream_core.experts.stats import ExpertStats, Waited
-from slotstream_core.experts.tickets import CompiledTickets, Forecast, Tickets, record_to_read
+from slotstream_core.experts.tickets import CompiledTickets, Forecast, Joined, Tickets, record_to_read
+from slotstream_core.experts.under_way import ReadsUnderWay
 from slotstream_core.memory import drop_buffer_cache
 
 
@@ -55,24 +56,22 @@ class SlotPool:
         self._totals = dict.fromkeys(ExpertStats.__dataclass_fields__, 0.0)
         self._residency = Residency(record_count=self.layout.record_count, slot_count=slot_count)
         self.slots = SlotArrays(self.layout, slot_count, reader.memory)
-        self._reading: dict[int, Loading] = {}  # keys whose record is on its way
-        self._reading_slot: dict[int, int] = {}
+        self._under_way = ReadsUnderWay(self._residency)
         self._leases: set[PoolLease] = set()
-        self._batches: list[Loading] = []
         self._lent: set[int] = set()
-        self._compiled, self._tickets = self._open_books()
+        self._open_books()
 
-    def _open_books(self) -> tuple[CompiledGrants | None, Tickets | CompiledTickets]:
-        """What works on the residency and the slots as they are now."""
+    def _open_books(self) -> None:
+        """Make what works on the residency and the slots as they are now."""
         lanes, source = self._reader.compiled_lanes, self._reader.source
-        if lanes is None:
-            return None, Tickets(self._residency, self._reader, self.slots)
-        native = importlib.import_module("slotstream_core._native")
-        grants = CompiledGrants(native, self._residency, source, self.slots)
-        places = source.strides
-        if places is None:
-            return grants, Tickets(self._residency, self._reader, self.slots)
-        return grants, CompiledTickets(native, grants, self._residency, lanes, self.slots, places)
+        self._compiled: CompiledGrants | None = None
+        self._tickets: Tickets | CompiledTickets = Tickets(self._residency, self._reader, self.slots)
+        if lanes is not None:
+            native = importlib.import_module("slotstream_core._native")
+            self._compiled = CompiledGrants(native, self._residency, source, self.slots)
+            if (places := source.strides) is not None:
+                self._tickets = CompiledTickets(native, self._compiled, self._residency, lanes, self.slots, places)
+        self._under_way.grants = self._compiled
 
     @property
     def reader(self) -> ExpertReader:
@@ -141,28 +140,30 @@ class SlotPool:
             PoolError: An id or layer is out of range, or more slots are needed than others leave.
             ExpertReadError: The reader is closed.
         """
-        if self._compiled is not None and not (self._batches or self._reader.closed):
-            lease = self._request_compiled(self._compiled, layer, experts, threads)
-            if lease is not None:
-                return lease
+        if (lease := self._request_compiled(layer, experts, threads)) is not None:
+            return lease
         ids = np.asarray(experts)
         keys = self._keys(layer, ids.reshape(-1).tolist())
         distinct = list(dict.fromkeys(keys))
         self._settle_finished()
         self._redeem(layer, ids)
-        self._finish_cancelled(distinct)
-        if self._residency.lacks(distinct, self._reading_slot):
+        self._under_way.finish_cancelled(distinct)
+        if self._residency.lacks(distinct):
             self.drop_tickets()
-            self._finish_abandoned()
-            if self._residency.lacks(distinct, self._reading_slot):
-                needed, idle = self._residency.needed(distinct, self._reading_slot), self._residency.idle
+            self._tickets.finish_dropped()
+            self._under_way.finish_abandoned()
+            if self._residency.lacks(distinct):
+                needed, idle = self._residency.needed(distinct), self._residency.idle
                 raise PoolError(
                     f"{len(distinct)} experts of layer {layer} need {needed} more slots, and {idle} of "
                     f"{self.slot_count} are not held by work under way; give the pool more slots or make passes smaller"
                 )
         taken: list[int] = []
         try:
-            slot_of, waits = self._grant(distinct, taken)
+            slot_of, missing = self._residency.grant(distinct, taken)
+            waits = self._under_way.bringing(distinct)
+            if missing:
+                waits.append(self._load([number for key in missing for number in (key, slot_of[key])]))
         except BaseException:
             for slot in taken:
                 self._residency.let_go(slot)
@@ -170,24 +171,33 @@ class SlotPool:
         slots = np.array([slot_of[key] for key in keys], np.int32).reshape(ids.shape)
         return self._lease(slots, taken, distinct, waits)
 
-    def _request_compiled(
-        self, compiled: CompiledGrants, layer: int, experts: Sequence[int] | Slots, threads: int
-    ) -> PoolLease | None:
-        """As `request`; None, with nothing granted, when one of them is on its way or the request must be refused."""
+    def _request_compiled(self, layer: int, experts: Sequence[int] | Slots, threads: int) -> PoolLease | None:
+        """As `request`; None, with nothing granted, where compiled code cannot tell all, or the request is refused."""
+        compiled = self._compiled
+        if compiled is None or self._reader.closed:
+            return None
+        self._under_way.settle_finished()
+        if self._under_way.any_cancelled:
+            return None
         ids = as_ids(experts)
-        if ids is None or self._redeem(layer, ids):
+        if ids is None:
             return None
         held = np.zeros(ids.size + 1, np.int32)
         try:
-            granted = compiled.grant(layer, ids, held, threads)
+            if isinstance(self._tickets, CompiledTickets):
+                joined, granted, batch = self._tickets.ask(layer, ids, held, threads)
+                for one in joined:
+                    self._join(one)
+            else:
+                self._redeem(layer, ids)
+                granted, batch = compiled.grant(layer, ids, held, threads), None
             if granted is None:
                 return None
-            slots, absent = granted
-            waits: list[Loading] = []
-            if absent:
-                records = [self._record(key, slot) for key, slot in zip(absent[::2], absent[1::2], strict=True)]
-                waits.append(self._load(tuple(absent[::2]), records))
-            return self._lease(slots, held, absent[::2], waits)
+            own = [] if batch is None else [self._under_way.note(batch, granted.absent)]
+            if granted.absent and not own:
+                own.append(self._load(granted.absent))
+            waits = [*self._under_way.bringing(granted.coming), *own]
+            return self._lease(granted.slots, held, [*granted.coming, *granted.absent[::2]], waits)
         except BaseException:
             compiled.let_go(held)
             raise
@@ -251,8 +261,7 @@ class SlotPool:
             ExpertReadError: The reader is closed.
         """
         self._keys(layer, ())
-        if self._batches:
-            self._settle_finished()
+        self._under_way.settle_finished()
         self._reader.refuse_when_closed()
         return self._tickets.foresee(
             layer, logits, confidence, self._asked(layer), least=least, issue_limit=issue_limit, limits=limits
@@ -262,7 +271,7 @@ class SlotPool:
         """The experts of a layer that are on their way for somebody."""
         first = layer * self.layout.expert_count
         last = first + self.layout.expert_count
-        return [key - first for key in self._reading if first <= key < last]
+        return [key - first for key in self._under_way.keys if first <= key < last]
 
     def requested(self, layer: int, chosen: npt.NDArray[np.integer], forecasts: Sequence[Forecast]) -> None:
         """Drop the tickets of all layers up to one, whose requests have been made, and learn from what it asked for.
@@ -277,13 +286,15 @@ class SlotPool:
     def _redeem(self, layer: int, experts: Sequence[int] | Slots) -> bool:
         """Redeem the tickets of what is asked for; say whether any record is on its way."""
         joined = self._tickets.redeem(layer, experts)
-        for key, slot, batch in joined:
-            loading = Loading(batch=batch, keys=(key,), from_ticket=True)
-            self._batches.append(loading)
-            self._reading[key] = loading
-            self._reading_slot[key] = slot
-            self._reader.submit(batch)
+        for one in joined:
+            self._residency.coming[one.key] = one.slot  # the read's hold is the one that it had
+            self._join(one)
+            self._reader.submit(one.batch)
         return bool(joined)
+
+    def _join(self, joined: Joined) -> None:
+        """Have the read of a ticket waited for by whoever asks for its record."""
+        self._under_way.note(joined.batch, [joined.key, joined.slot], from_ticket=True)
 
     def drop_tickets(self) -> None:
         """Give up everything that is read ahead, complete or not. Nothing waits here."""
@@ -368,7 +379,7 @@ class SlotPool:
         residency = self._residency
         possible = residency.idle and (residency.counts[Count.FREE] or evicting)
         resident = residency.slot_of[key] != UNMAPPED
-        if not possible or resident or key in self._reading or key in self._tickets.slots:
+        if not possible or resident or residency.coming[key] != UNMAPPED or key in self._tickets.slots:
             return slot
         other = residency.take_slot()
         residency.hold(other)
@@ -446,23 +457,13 @@ class SlotPool:
             keys.append(base + number)
         return keys
 
-    def _grant(self, distinct: list[int], taken: list[int]) -> tuple[dict[int, int], list[Loading]]:
-        """The slot of every record and the reads to wait for; `taken` are the slots held so far."""
-        slot_of, missing = self._residency.grant(distinct, self._reading_slot, taken)
-        waits = list(dict.fromkeys(self._reading[key] for key in distinct if key in self._reading))
-        if missing:
-            waits.append(self._load(tuple(missing), [self._record(key, slot_of[key]) for key in missing]))
-        return slot_of, waits
-
-    def _load(self, keys: tuple[int, ...], records: list[Record]) -> Loading:
+    def _load(self, places: list[int]) -> Loading:
+        records = [self._record(key, slot) for key, slot in zip(places[::2], places[1::2], strict=True)]
         batch = self._reader.prepare(records, self.slots)
-        loading = Loading(batch=batch, keys=keys)
         # Everything is on record before the first byte can move, so an interrupt here leaves nothing unaccounted for.
-        self._batches.append(loading)
-        for key, record in zip(keys, records, strict=True):
-            self._residency.hold(record.slot)
-            self._reading[key] = loading
-            self._reading_slot[key] = record.slot
+        loading = self._under_way.note(batch, places)
+        for key, slot in zip(places[::2], places[1::2], strict=True):
+            self._residency.expect(key, slot)
         try:
             self._reader.submit(batch)
         except BaseException:
@@ -472,53 +473,15 @@ class SlotPool:
 
     def _settle_finished(self) -> None:
         self._tickets.settle()
-        for loading in [loading for loading in self._batches if loading.batch.done.is_set()]:
-            self._settle(loading)
-
-    def _settle(self, loading: Loading) -> None:
-        """Publish what a finished batch brought and take back what it did not. A second call does nothing."""
-        if loading.settled:
-            return
-        loading.settled = True
-        self._batches.remove(loading)
-        batch = loading.batch
-        for index, (key, record) in enumerate(zip(loading.keys, batch.records, strict=True)):
-            del self._reading[key], self._reading_slot[key]
-            if index not in batch.errors:
-                self._residency.publish(key, record.slot)
-            self._residency.let_go(record.slot)
-        self._totals["bytes_read"] += batch.bytes_read
-        self._totals["read_s"] += batch.read_s
-        self._totals["failed_records"] += len(batch.errors)
-        if loading.from_ticket:
-            self._totals["ahead_bytes"] += batch.bytes_read
-
-    def _finish_abandoned(self) -> None:
-        """Wait for reads into slots that nobody else holds.
-
-        Most were cancelled, so this is short. One that brings another record to somebody else was not, and has to end.
-        """
-        self._tickets.finish_dropped()
-        for loading in list(self._batches):
-            if any(self._residency.holds[slot] == 1 for slot in loading.slots):
-                loading.batch.done.wait()
-                self._settle(loading)
-
-    def _finish_cancelled(self, keys: Iterable[int]) -> None:
-        """Wait for cancelled reads of these records, so that nobody joins a read that will not complete."""
-        for key in keys:
-            loading = self._reading.get(key)
-            if loading is not None and loading.batch.cancelled:
-                loading.batch.done.wait()
-                self._settle(loading)
+        self._under_way.settle_finished()
 
     def settle_lease(self, lease: PoolLease) -> None:
         """See `LeasingPool.settle_lease`."""
-        started = time.perf_counter()
+        started = time.perf_counter_ns()
         for loading in lease.waits:
             loading.batch.done.wait()
-            self._settle(loading)
-        self._totals["wait_s"] += time.perf_counter() - started
+            self._under_way.settle(loading)
+        self._residency.counts[Count.WAIT_NS] += time.perf_counter_ns() - started
 
     def end_lease(self, lease: PoolLease) -> None:
         """See `LeasingPool.end_lease`."""
@@ -549,13 +512,12 @@ class SlotPool:
             )
         self.drop_tickets()
         self._tickets.finish_dropped()
-        for loading in list(self._batches):
-            loading.batch.done.wait()
-            self._settle(loading)
+        self._under_way.finish()
         if slot_count == self.slot_count:
             return
         self._tickets.end()
-        self._compiled, self._tickets = None, Tickets(self._residency, self._reader, self.slots)  # arrays may go
+        self._compiled = self._under_way.grants = None  # the arrays may go
+        self._tickets = Tickets(self._residency, self._reader, self.slots)
         if slot_count > self.slot_count:
             self.slots.grow(slot_count)
             self._residency.grow(slot_count)
@@ -564,7 +526,7 @@ class SlotPool:
             del self.slots, self._tickets  # the old arrays go before the new ones are made
             drop_buffer_cache()
             self.slots = SlotArrays(self.layout, slot_count, self._reader.memory)
-        self._compiled, self._tickets = self._open_books()
+        self._open_books()
 
     def forget(self) -> None:
         """Unmap every record nobody holds, so that it is read again when asked for."""
@@ -584,9 +546,9 @@ class SlotPool:
             holds=self._residency.holds,
             idle=self._residency.idle,
             free=self._residency.free,
-            reading_slot=self._reading_slot,
+            reading_slot={key: slot for key, slot in enumerate(self._residency.coming) if slot != UNMAPPED},
             leased=[slot for lease in self._leases for slot in lease.held_slots],
-            being_read=[slot for loading in self._batches for slot in loading.slots] + self._tickets.being_read,
+            being_read=self._under_way.slots + self._tickets.being_read,
             tickets=self._tickets.slots,
             lent=self._lent,
         )

@@ -8,10 +8,10 @@ request needs, and both leave the same arrays behind.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,7 @@ class Residency:
 
     Attributes:
         slot_of: By key, the slot of a resident record, else `UNMAPPED`.
+        coming: By key, the slot of a record that was asked for and is on its way, else `UNMAPPED`.
         marks: By key, `CHECKED` and `WARMED`.
         uses: By key, how many requests asked for it.
         key_of: By slot, the key of its record, or `UNMAPPED`.
@@ -85,6 +86,7 @@ class Residency:
         if slot_count < 1:
             raise PoolError(f"a pool needs at least one slot, not {slot_count}")
         self.slot_of = array("i", [UNMAPPED]) * record_count
+        self.coming = array("i", [UNMAPPED]) * record_count
         self.marks = bytearray(record_count)
         self.uses = array("q", [0]) * record_count
         self.counts = array("q", [0]) * len(Count)
@@ -168,6 +170,18 @@ class Residency:
         self.key_of[slot] = key
         self.marks[key] |= CHECKED
 
+    def expect(self, key: int, slot: int) -> None:
+        """Hold a slot for the read that brings a record which was asked for."""
+        self.hold(slot)
+        self.coming[key] = slot
+
+    def take_in(self, key: int, slot: int, *, came: bool) -> None:
+        """Undo `expect`: the read ended, and the record is complete in its slot, or it never will be."""
+        self.coming[key] = UNMAPPED
+        if came:
+            self.publish(key, slot)
+        self.let_go(slot)
+
     def forget(self) -> None:
         """Unmap every record nobody holds."""
         for slot, key in enumerate(self.key_of):
@@ -175,35 +189,27 @@ class Residency:
                 self._unmap(slot)
                 self._set_free(slot)
 
-    def needed(self, keys: Iterable[int], reading: Mapping[int, int]) -> int:
-        """Count the idle slots a request would use up: one a miss, and one a hit nobody holds yet.
-
-        Args:
-            keys: Distinct records.
-            reading: The slot of every record that was asked for and is on its way.
-        """
+    def needed(self, keys: Iterable[int]) -> int:
+        """Count the idle slots a request for distinct records would use up: one a miss, and one a hit nobody holds."""
         needed = 0
         for key in keys:
-            slot = self._find(key, reading)
+            slot = self._find(key)
             needed += slot == UNMAPPED or not self.holds[slot]
         return needed
 
-    def lacks(self, keys: Iterable[int], reading: Mapping[int, int]) -> bool:
+    def lacks(self, keys: Iterable[int]) -> bool:
         """Whether fewer slots are idle than `needed`."""
-        return self.counts[Count.IDLE] < self.needed(keys, reading)
+        return self.counts[Count.IDLE] < self.needed(keys)
 
-    def _find(self, key: int, reading: Mapping[int, int]) -> int:
+    def _find(self, key: int) -> int:
         slot = self.slot_of[key]
-        return slot if slot != UNMAPPED else reading.get(key, UNMAPPED)
+        return slot if slot != UNMAPPED else self.coming[key]
 
-    def grant(
-        self, keys: Sequence[int], reading: Mapping[int, int], taken: list[int]
-    ) -> tuple[dict[int, int], list[int]]:
+    def grant(self, keys: Sequence[int], taken: list[int]) -> tuple[dict[int, int], list[int]]:
         """Hold a slot for each of some distinct records, evicting others for those that are missing.
 
         Args:
-            keys: The records; the caller made sure that the request does not lack slots.
-            reading: As for `needed`; such a record counts as a hit.
+            keys: The records; the caller made sure that the request does not lack slots. Those on their way are hits.
             taken: Slots are appended as they are held, for a caller that must let them go.
 
         Returns:
@@ -213,7 +219,7 @@ class Residency:
         missing: list[int] = []
         for key in keys:  # every hit is held before any victim is chosen
             self.uses[key] += 1
-            slot = self._find(key, reading)
+            slot = self._find(key)
             if slot == UNMAPPED:
                 missing.append(key)
                 continue
@@ -267,6 +273,25 @@ def as_ids(experts: Sequence[int] | Slots) -> Slots | None:
         return None
 
 
+class Granted(NamedTuple):
+    """What a request came to.
+
+    Attributes:
+        slots: Of each id, in the shape of the ids.
+        absent: Key and slot of each record that is still to be read, one after the other.
+        coming: Keys of records that were on their way already.
+    """
+
+    slots: Slots
+    absent: list[int]
+    coming: list[int]
+
+
+def granted_of(slots: Slots, records: Slots, absent: int, coming: int) -> Granted:
+    """Return what compiled code wrote to `records`, which has three times as many values as there are ids, or more."""
+    return Granted(slots, records[: 2 * absent].tolist(), records[2 * slots.size :][:coming].tolist())
+
+
 class CompiledGrants:
     """A request's bookkeeping in one call, and the reads of small records that the page cache holds.
 
@@ -286,6 +311,7 @@ class CompiledGrants:
         readable = arrays.memory.direct and source.alignment == 1 and source.native_read == 0
         self.handle = native.residency(
             residency.slot_of,
+            residency.coming,
             residency.marks,
             residency.uses,
             residency.key_of,
@@ -298,7 +324,7 @@ class CompiledGrants:
             source.layout.layer_count,
         )
 
-    def grant(self, layer: int, ids: Slots, held: Slots, threads: int) -> tuple[Slots, list[int]] | None:
+    def grant(self, layer: int, ids: Slots, held: Slots, threads: int) -> Granted | None:
         """Hold a slot for every distinct id, and read what can be read at once.
 
         Args:
@@ -308,16 +334,17 @@ class CompiledGrants:
             threads: The compiled products' threads by their address, to share the reads; 0 for the caller alone.
 
         Returns:
-            The slot of each id, in the shape of `ids`, and key and slot of each record that is still to be read, one
-            after the other. None, with nothing done, when an id does not exist or too few slots are idle.
+            None, with nothing done, when an id does not exist or too few slots are idle.
         """
-        if len(self._room) < 2 * ids.size:
-            self._room = np.empty(2 * ids.size, np.int32)
+        if len(self._room) < 3 * ids.size:
+            self._room = np.empty(3 * ids.size, np.int32)
         slots = np.empty(ids.shape, np.int32)
-        absent: int = self._native.grant(self.handle, threads, layer, ids, slots, held, self._room)
-        if absent < 0:
-            return None
-        return slots, self._room[: 2 * absent].tolist() if absent else []
+        counts = self._native.grant(self.handle, threads, layer, ids, slots, held, self._room)
+        return None if counts is None else granted_of(slots, self._room, *counts)
+
+    def take_in(self, places: Sequence[int]) -> None:
+        """As `Residency.take_in` for records that came, key and slot of each, one after the other."""
+        self._native.take_in(self.handle, np.array(places, np.int32))
 
     @property
     def can_fetch(self) -> bool:

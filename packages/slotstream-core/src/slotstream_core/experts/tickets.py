@@ -20,15 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.experts.batches import Batch, Record
-from slotstream_core.experts.compiled import WAIT_MS, CompiledLanes
+from slotstream_core.experts.compiled import WAIT_MS, CompiledBatch, CompiledLanes
 from slotstream_core.experts.confidence import RATE, Ids, Logits, RankConfidence, rank_experts
 from slotstream_core.experts.integrity import UNMAPPED
 from slotstream_core.experts.layout import ExpertLayout
 from slotstream_core.experts.leases import AheadLimits
 from slotstream_core.experts.reader import ExpertReader
-from slotstream_core.experts.residency import CHECKED, CompiledGrants, Count, Residency
+from slotstream_core.experts.residency import CHECKED, CompiledGrants, Count, Granted, Residency, granted_of
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.stacks import Slots
+
+TOLD: Final = 4
+"""Numbers that a compiled request tells before those of the records it joined."""
 
 FORECASTS_A_CALL: Final = 8
 """Most forecasts that one call of the compiled code learns from."""
@@ -43,6 +46,20 @@ class Joined(NamedTuple):
     key: int
     slot: int
     batch: Batch
+
+
+class Asked(NamedTuple):
+    """What a request by `CompiledTickets.ask` came to.
+
+    Attributes:
+        joined: Records on their way that were tickets; what is asked for of them is waited for from now on.
+        granted: None when the request was refused; what it lists as absent is being read, by `batch`.
+        batch: None when nothing had to be read, or lanes were not needed for it.
+    """
+
+    joined: list[Joined]
+    granted: Granted | None
+    batch: CompiledBatch | None
 
 
 @dataclass(slots=True, eq=False)
@@ -261,6 +278,7 @@ class CompiledTickets:
         self._everything = arrays.layout.record_count
         self._handle = native.tickets(grants.handle, lanes.handle, places)
         self._room = np.empty(0, np.int64)
+        self._records, self._told = np.empty(0, np.int32), np.empty(TOLD, np.int64)
         lanes.keep(arrays)
 
     @property
@@ -338,11 +356,41 @@ class CompiledTickets:
         count: int = self._native.redeem(self._handle, layer, ids, self._room)
         if count <= 0:
             return []
-        joined: list[Joined] = []
-        for key, slot, batch in self._room[: 3 * count].reshape(count, 3).tolist():
-            record = record_to_read(self._residency, self._arrays.layout, key, slot)
-            joined.append(Joined(key, slot, self._lanes.take_over(batch, record, self._arrays)))
-        return joined
+        return self._joined(self._room[: 3 * count])
+
+    def _joined(self, numbers: npt.NDArray[np.int64]) -> list[Joined]:
+        """Take over the batches of tickets: key, slot and batch of each, one after the other."""
+        told = numbers.reshape(-1, 3).tolist()
+        return [Joined(key, slot, self._take_over(batch, [key, slot])) for key, slot, batch in told]
+
+    def _take_over(self, batch: int, places: Sequence[int]) -> CompiledBatch:
+        """Take over a batch that reads records, key and slot of each, one after the other."""
+
+        def records() -> list[Record]:
+            pairs = zip(places[::2], places[1::2], strict=True)
+            return [record_to_read(self._residency, self._arrays.layout, key, slot) for key, slot in pairs]
+
+        return self._lanes.take_over(batch, records, self._arrays)
+
+    def ask(self, layer: int, ids: Slots, held: Slots, threads: int) -> Asked:
+        """Do in one call what a request needs: redeem tickets, hold slots, and read what is missing.
+
+        Args:
+            layer: Theirs.
+            ids: Contiguous, any shape; equal ids share a slot.
+            held: As for `CompiledGrants.grant`.
+            threads: As there.
+        """
+        if len(self._records) < 3 * ids.size:
+            self._records, self._told = np.empty(3 * ids.size, np.int32), np.empty(TOLD + 3 * ids.size, np.int64)
+        slots, told = np.empty(ids.shape, np.int32), self._told
+        code: int = self._native.ask(self._handle, threads, layer, ids, slots, held, self._records, told)
+        absent, coming, joined, batch = told[:TOLD].tolist()
+        taken_over = self._joined(told[TOLD : TOLD + 3 * joined]) if joined else []
+        if code < 1:
+            return Asked(taken_over, None, None)
+        granted = granted_of(slots, self._records, absent, coming)
+        return Asked(taken_over, granted, self._take_over(batch, granted.absent) if batch else None)
 
     def drop(self, before: int | None = None) -> None:
         """See `Tickets.drop`."""

@@ -130,8 +130,8 @@ class EagerExpertLayer(ExpertLayer):
         if watch is not None:
             watch.requested(self._layer, ids)
         shared = calls.share(attended.x)
-        late = lease.late()
-        early = np.isin(lease.slots, late, invert=True).reshape(-1) if late else None
+        late = frozenset(lease.late())
+        early = np.array([slot not in late for slot in lease.slots.reshape(-1).tolist()]) if late else None
         if early is not None and early.any():
             outputs = self._compute_in_turn(calls, attended.x, lease, early)
             calls.join_outputs(attended, outputs, shared, out)
