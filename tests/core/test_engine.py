@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -115,6 +116,17 @@ def test_no_tokens_and_too_many_tokens_are_refused_before_anything_runs(tiny_mod
         assert caught.value.prompt_tokens == engine.window_tokens
         with pytest.raises(RequestError, match="outside the vocabulary"):
             engine.generate([10**6])
+
+
+def test_what_is_neither_a_message_nor_a_token_id_is_refused_and_not_left_out(tiny_model: Path) -> None:
+    message = ChatMessage(role="user", content="Hello")
+    with load(tiny_model) as engine:
+        for prompt in ([{"role": "user", "content": "Hello"}], [message, {"role": "user"}], [message, 5], [5, 1.5]):
+            with pytest.raises(RequestError, match="of the prompt is a"):
+                engine.generate(prompt)  # type: ignore[arg-type]
+        ids = np.array([5, 6, 7], np.uint16)
+        expected = last(engine.generate([5, 6, 7], sampling=GREEDY, max_tokens=4))
+        assert last(engine.generate(list(ids), sampling=GREEDY, max_tokens=4)).token_ids == expected.token_ids
 
 
 def test_max_tokens_of_zero_means_as_many_as_fit(tiny_model: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from slotstream_core.backend import Backend
 from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
@@ -188,7 +189,8 @@ class Engine:
         Raises:
             EmptyPrompt: There are no prompt tokens.
             ContextLengthExceeded: The prompt leaves no room for a reply.
-            RequestError: A token id is outside the vocabulary, or the time no positive number.
+            RequestError: A token id is outside the vocabulary, the time no positive number, or an item of the prompt
+                neither a `ChatMessage` among others nor a token id among others.
             TemplateError: The chat template is missing or refused the conversation.
 
         The iterator itself may raise `ExpertReadError` (disk), `GenerationCancelled`, `DeadlineExceeded`,
@@ -239,11 +241,10 @@ class Engine:
     def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int], *, thinking: bool) -> list[int]:
         if isinstance(prompt, str):
             return self.chat_ids(prompt, thinking=thinking)
-        ids = [item for item in prompt if isinstance(item, int)]
-        if len(ids) == len(prompt):
-            return self._checked_ids(ids)
         messages = [item for item in prompt if isinstance(item, ChatMessage)]
-        return self.chat_ids(messages, thinking=thinking)
+        if messages and len(messages) == len(prompt):
+            return self.chat_ids(messages, thinking=thinking)
+        return self._checked_ids([_token_id(item, position) for position, item in enumerate(prompt)])
 
     def _checked_ids(self, ids: Sequence[int]) -> list[int]:
         limit = self._loaded.checkpoint.config.vocab_size
@@ -363,3 +364,17 @@ def _give_back(gate: threading.Lock) -> Iterator[None]:
         yield
     finally:
         gate.release()
+
+
+def _token_id(item: object, position: int) -> int:
+    """Return a token id of any integer type.
+
+    Raises:
+        RequestError: It is something else.
+    """
+    if isinstance(item, SupportsIndex):
+        return operator.index(item)
+    raise RequestError(
+        f"item {position} of the prompt is a {type(item).__name__}; give text, token ids, or a conversation of "
+        "ChatMessage(role=..., content=...) alone"
+    )
