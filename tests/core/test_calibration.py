@@ -27,6 +27,7 @@ def test_larger_pools_hit_more_and_time_is_measured(model: Path) -> None:
     assert profile.host_s_per_token is not None
     assert profile.host_s_per_token > 0
     assert profile.prompt_s_per_token is not None
+    assert [share for share, speed in profile.decode_tok_s if speed > 0] == [small, whole]
 
 
 def test_one_size_is_no_profile(model: Path) -> None:

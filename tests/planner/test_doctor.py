@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,9 @@ def test_a_recorded_profile_gives_a_forecast_without_a_probe(empty_root: Path) -
     assert forecast["hit_rate"] == 1.0
     assert forecast["tok_s"] > 0
     assert any("recorded" in basis for basis in forecast["basis"])
+    write_profile(replace(profile, decode_tok_s=((1.0, 12.0),)), empty_root / "root" / "profiles" / "small.json")
+    told = doctor("--model", str(directory))
+    assert "measured: 12 tok/s with 100% of the experts in slots, where the forecast says" in told.output
 
 
 @pytest.mark.usefixtures("empty_root")

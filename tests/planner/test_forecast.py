@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slotstream_planner import ForecastError, Machine, PlanRequest, plan, published_geometry
 from slotstream_planner.evidence import check_reports, reports_to_text
-from slotstream_planner.forecast import DecodeSetting, DiskSpeed, forecast_decode
+from slotstream_planner.forecast import DecodeSetting, DiskSpeed, forecast_decode, rate_of_waits
 from slotstream_planner.hitcurves import HitCurve, RecordedProfile, published_curve, read_profile, write_profile
-from slotstream_planner.hosts import CpuSpeed, apple_host, host_for
+from slotstream_planner.hosts import CpuSpeed, apple_host, host_for, stall_s_per_layer
 from slotstream_planner.probing import probe_disk
 from slotstream_planner.speeds import forecast_plan
 from tests.planner.checkpoints import write_checkpoint
 
 GEOMETRY = published_geometry()
+MEASURED_SIZES: dict[str, dict[str, Any]] = {
+    "demo": {
+        "layers": 8, "experts": 64, "experts_per_token": 6, "record_bytes": 27_648, "shared_bytes": 9_748_632,
+        "vocabulary": 8_192, "hidden": 256,
+    },
+    "wide": {"layers": 2, "shared_bytes": 204_855_192, "vocabulary": 32_000},
+}  # fmt: skip
 PLAIN = DecodeSetting(pool_share=0.2, drafts=False, lookahead=False)
 
 
@@ -117,10 +126,78 @@ def test_products_measured_on_a_processor_replace_the_guess_and_say_so() -> None
     )
     assert slow.compute_s == pytest.approx(guessed.compute_s)
     assert fast.compute_s == pytest.approx(slow.compute_s / 10)
-    assert fast.prompt_s == pytest.approx(fast.compute_s / 3)
     assert slow.prompt_s == fast.prompt_s
     assert (fast.evidence, guessed.evidence) == ("measured", "assumed")
     assert "30.0 GFLOP/s in products of one row, 90.0 of many" in fast.label
+
+
+def test_prompts_run_at_the_speed_of_many_rows_and_leave_the_output_matrix_out() -> None:
+    machine = Machine(kind="linux", ram_bytes=64 * 2**30, available_bytes=None, working_set_bytes=None, cores=2)
+    cpu = CpuSpeed(flop_per_s=30e9, prompt_flop_per_s=90e9, label="the compiled products")
+    host = host_for(GEOMETRY, machine, chip=None, profile=None, cpu=cpu)
+    output_flops = 2 * GEOMETRY.vocabulary * GEOMETRY.hidden
+    assert host.prompt_s == pytest.approx((host.compute_s * 30e9 - output_flops) / 90e9)
+
+
+def test_a_processor_synchronises_and_stalls_for_less_than_a_device() -> None:
+    machine = Machine(kind="linux", ram_bytes=64 * 2**30, available_bytes=None, working_set_bytes=None, cores=2)
+    cpu = CpuSpeed(flop_per_s=30e9, prompt_flop_per_s=90e9, label="the compiled products")
+    compiled = host_for(GEOMETRY, machine, chip=None, profile=None, cpu=cpu)
+    device, interpreted = apple_host(GEOMETRY, "M4"), host_for(GEOMETRY, machine, chip=None, profile=None)
+    assert compiled.sync_s < device.sync_s < interpreted.sync_s
+    assert compiled.stall_s == stall_s_per_layer("linux") < device.stall_s == stall_s_per_layer("macos")
+    assert stall_s_per_layer("cuda") == device.stall_s
+
+
+def test_the_rate_of_waits_makes_the_forecast_wait_as_long_as_was_measured() -> None:
+    wait_s, read_bytes = 0.2, 50.0 * GEOMETRY.record_bytes
+    stall_s = stall_s_per_layer("linux")
+    found = rate_of_waits(GEOMETRY, read_bytes=read_bytes, wait_s=wait_s, stall_s=stall_s)
+    assert found is not None
+    assert read_bytes / (0.9 * found) + 48 * stall_s == pytest.approx(wait_s)
+
+
+# Measured on two virtual cores of an AMD EPYC beside other work (docs/log.md).
+@pytest.mark.parametrize(
+    ("drawn", "pool_share", "hit", "flops", "disk", "tok_s"),
+    [
+        ("demo", 0.25, 0.316, (30.2e9, 62.8e9), 1.7e9, 207.5),
+        ("demo", 1.0, 1.0, (28.4e9, 70.2e9), 1.7e9, 238.8),
+        ("wide", 0.25, 0.207, (27.7e9, 66.5e9), 1.7e9, 15.1),
+    ],
+)
+def test_replies_measured_on_a_processor_are_forecast_within_a_quarter(
+    drawn: str, pool_share: float, hit: float, flops: tuple[float, float], disk: float, tok_s: float
+) -> None:
+    geometry = replace(published_geometry(compute="float32"), **MEASURED_SIZES[drawn])
+    machine = Machine(kind="linux", ram_bytes=24 * 10**9, available_bytes=None, working_set_bytes=None, cores=2)
+    cpu = CpuSpeed(flop_per_s=flops[0], prompt_flop_per_s=flops[1], label="")
+    curve = HitCurve(points=((pool_share / 2, hit * 0.99), (pool_share, hit)), source="")
+    found = forecast_decode(
+        geometry,
+        DecodeSetting(pool_share=pool_share, drafts=False, lookahead=False),
+        disk=DiskSpeed(bytes_per_s=disk, label=""),
+        host=host_for(geometry, machine, chip=None, profile=None, cpu=cpu),
+        curve=curve,
+    )
+    assert abs(tok_s / found.tok_s - 1) <= 0.25
+
+
+def test_a_measured_reply_is_told_beside_its_forecast() -> None:
+    result = plan(GEOMETRY, Machine.simulated(ram_gb=48), PlanRequest())
+    disk = DiskSpeed(bytes_per_s=6e9, label="given")
+    curve = published_curve()
+    plain = forecast_plan(result, disk, profile=RecordedProfile(model="m", curve=curve))
+    assert plain is not None
+    assert plain.measured is None
+    share = result.pool_slots / GEOMETRY.total_experts
+    profile = RecordedProfile(model="m", curve=curve, decode_tok_s=((share, 10.0), (1.0, 99.0)))
+    told = forecast_plan(result, disk, profile=profile)
+    assert told is not None
+    assert told.measured is not None
+    assert told.measured.forecast_tok_s == pytest.approx(told.decode.tok_s)
+    assert told.measured.apart == pytest.approx(10 / told.decode.tok_s - 1)
+    assert told.to_json()["measured"]["apart"] == told.measured.apart
 
 
 def test_without_any_disk_figure_nothing_is_predicted() -> None:
@@ -140,11 +217,13 @@ def test_a_plan_is_forecast_with_its_waits() -> None:
 def test_a_profile_is_written_and_read_back(tmp_path: Path) -> None:
     curve = HitCurve(points=((0.1, 0.4), (0.9, 0.9)), source="x")
     profile = RecordedProfile(model="m", curve=curve, host_s_per_token=0.1, disk_bytes_per_s=2e9)
+    profile = replace(profile, decode_tok_s=((0.1, 3.0), (0.9, 7.5)))
     path = tmp_path / "profiles" / "m.json"
     write_profile(profile, path)
     again = read_profile(path)
     assert again is not None
     assert (again.model, again.curve.points, again.host_s_per_token) == ("m", curve.points, 0.1)
+    assert again.decode_tok_s == profile.decode_tok_s
     assert [entry.name for entry in path.parent.iterdir()] == ["m.json"]
     assert read_profile(tmp_path / "absent.json") is None
 
@@ -160,6 +239,7 @@ def test_a_profile_is_written_and_read_back(tmp_path: Path) -> None:
         '{"version": 1, "model": "m", "hit_curve": [[0.1, 0.4], [1, 2]]}',
         '{"version": 1, "model": "m", "hit_curve": [[0.1, 0.4], [1, 0.9]], "disk_bytes_per_s": -1}',
         '{"version": 1, "model": "m", "hit_curve": [[0.1, 0.4], [1, NaN]]}',
+        '{"version": 1, "model": "m", "hit_curve": [[0.1, 0.4], [1, 0.9]], "decode_tok_s": [[0.1]]}',
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:

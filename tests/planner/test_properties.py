@@ -54,6 +54,7 @@ def geometries(draw: st.DrawFn) -> ModelGeometry:
         vocabulary=draw(st.integers(256, 300_000)),
         context_limit=draw(st.integers(64, 500_000)),
         hidden=draw(st.integers(32, 8_192)),
+        expert_width=draw(st.integers(32, 4_096)),
         kv_bytes_per_token=full * draw(st.integers(64, 8_192)),
         recurrent_bytes=draw(st.integers(0, 10**9)),
         prefill_bytes_per_token=draw(st.integers(1_000, 3_000_000)),
@@ -137,7 +138,7 @@ def test_ledger_lines_sum_to_the_peak_and_json_round_trips(
     counted = sum(
         size
         for name, size in amounts.items()
-        if name not in ("resource_identity", "active_capacity_bytes", "planning_margin_bytes")
+        if name not in ("resource_identity", "active_capacity_bytes", "planning_margin_bytes", "host_bytes")
     )
     assert counted == result.expected_peak_bytes == document["memory_ledger"]["expected_peak_bytes"]
     assert all(size >= 0 for size in amounts.values() if isinstance(size, int))

@@ -11,12 +11,13 @@ import pytest
 
 from slotstream_core.errors import BackendError, ExpertReadError
 from slotstream_core.experts.batches import Record
-from slotstream_core.experts.reader import COPYING_LANES, ExpertReader, choose_lanes
+from slotstream_core.experts.reader import ExpertReader, choose_lanes
 from slotstream_core.experts.slot_memory import DeviceCopies, HostMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.experts.streamed import StreamedExperts
 from slotstream_core.native.binding import library_path
+from slotstream_planner.lanes import COPYING_LANES
 from tests.core.expert_files import ExpertFile, ScriptedSource, read_batch
 
 pytestmark = pytest.mark.skipif(library_path() is None, reason="installed without a compiler")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from slotstream_core.errors import BackendError
+from slotstream_planner.engine_memory import DENSE_MEAN_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -51,7 +52,9 @@ GRAPHS_SETTING = "MLX_USE_CUDA_GRAPHS"
 """MLX collects kernels in graphs, which begin when a graph is complete. A layer whose routing is read back waits for
 the last kernel of a short graph, so it is sooner done when each begins at once (docs/log.md)."""
 
-CUDA_GATHERING = Gathering(few_at_once=7, few_pairs=14, counted_weights=2**32 - 1, dense_rows=8, dense_mean_rows=16)
+CUDA_GATHERING = Gathering(
+    few_at_once=7, few_pairs=14, counted_weights=2**32 - 1, dense_rows=8, dense_mean_rows=DENSE_MEAN_ROWS
+)
 """Of MLX 0.32.4, which counts weights in 32 bits and takes other experts' where there are more, without a word. What
 serves which pass is where an H200 was as fast either way (docs/log.md): 10 pairs, and about 800 rows of a prompt."""
 

@@ -24,6 +24,7 @@ from slotstream_core.experts import (
 )
 from slotstream_core.experts.cuda_memory import cuda_memory
 from slotstream_core.experts.lookahead import Lookahead
+from slotstream_core.experts.reader import asked_lanes
 from slotstream_core.experts.reading import ExpertReading, ReadingOptions, open_reading, trunk_layout
 from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
 from slotstream_core.experts.stats import ExpertStats, Waited
@@ -286,9 +287,12 @@ def plan_here(directory: Path, backend: Backend, request: PlanRequest) -> Memory
 
     Raises:
         slotstream_planner.PlannerError: The geometry cannot be read, no plan fits, or the request is wrong.
+        SettingError: SLOTSTREAM_IO_QUEUE_DEPTH is not a number of lanes.
     """
     geometry = ModelGeometry.from_checkpoint(directory, compute="float32" if backend.kind == "cpu" else "bf16")
-    return plan(geometry, machine_here(backend), request.with_parts_that_run())
+    lanes = request.reading_lanes or asked_lanes(os.environ)
+    wanted = replace(request.with_parts_that_run(), reading_lanes=lanes)
+    return plan(geometry, machine_here(backend), wanted)
 
 
 def machine_here(backend: Backend) -> Machine:

@@ -22,10 +22,13 @@ from slotstream_planner.charges import (
     transient_bytes,
     vision_bytes,
 )
+from slotstream_planner.engine_memory import EngineMemory, engine_memory
 from slotstream_planner.errors import InsufficientMemory
 from slotstream_planner.geometry import ModelGeometry
+from slotstream_planner.lanes import ahead_lanes, demand_lanes
 from slotstream_planner.ledger import MemoryLedger
 from slotstream_planner.machine import Machine
+from slotstream_planner.prefill import LARGEST_PASS
 from slotstream_planner.request import PlanRequest
 from slotstream_planner.splitting import Split, scaled_experts, split_budget, split_pool
 from slotstream_planner.targets import Target, process_target
@@ -137,6 +140,24 @@ class _Board:
         surcharge = draft_surcharge_bytes(self.geometry, self.window)
         return draft_bytes(self.geometry, streamed=draft == "streamed") + surcharge
 
+    def engine(self, draft: DraftState, *, lookahead: bool) -> EngineMemory:
+        """What the engine holds beside slots, for the longest pass there may be."""
+        return engine_memory(
+            self.geometry,
+            self.machine,
+            pass_tokens=self.request.prefill_chunk or min(LARGEST_PASS, self.window),
+            drafts=draft != "off",
+            lookahead=lookahead,
+            lanes=self.request.reading_lanes,
+        )
+
+    def lookahead_charge(self, *, lookahead: bool) -> int:
+        if not lookahead:
+            return 0
+        copies = self.machine.kind == "cuda"
+        lanes = self.request.reading_lanes or demand_lanes(self.machine.cores, copies=copies)
+        return lookahead_bytes(self.geometry, lanes=ahead_lanes(lanes, copies=copies))
+
     def target(self, draft: DraftState) -> Target:
         added = self.draft_charge(draft) + self.window_charge_bytes
         return process_target(self.geometry, self.machine, self.request, added_bytes=added)
@@ -155,7 +176,8 @@ class _Board:
                 forced_pass=self.request.prefill_chunk,
             )
         target = self.target(draft)
-        charges = self.draft_charge(draft) + lookahead_charge + self.context_bytes
+        engine_bytes = self.engine(draft, lookahead=False).charged_bytes
+        charges = self.draft_charge(draft) + lookahead_charge + self.context_bytes + engine_bytes
         split = split_budget(
             self.geometry,
             target.target_bytes - self.fixed_bytes - self.margin_bytes - charges,
@@ -218,7 +240,8 @@ class _Board:
 
     def finish(self, draft: DraftState, lookahead: bool) -> Arrangement:
         geometry = self.geometry
-        lookahead_charge = lookahead_bytes(geometry) if lookahead else 0
+        lookahead_charge = self.lookahead_charge(lookahead=lookahead)
+        engine = self.engine(draft, lookahead=lookahead)
         target, split = self.divide(draft, lookahead_charge)
         retained = split.retained_tokens
         ledger = MemoryLedger(
@@ -235,6 +258,8 @@ class _Board:
             vision_resident_bytes=self.vision_bytes,
             planning_margin_bytes=self.margin_bytes,
             lookahead_reserve_bytes=lookahead_charge,
+            expert_workspace_bytes=engine.charged_bytes,
+            host_bytes=engine.host_bytes,
         )
         target_bytes = None if target is None else target.target_bytes
         if target_bytes is not None and self._wished_slots() == split.slots:
@@ -294,4 +319,12 @@ def check_fit(arrangement: Arrangement, geometry: ModelGeometry, machine: Machin
             f"now ({format_bytes(machine.ram_bytes)} of memory, {format_bytes(machine.slack_bytes)} kept free)",
             required_bytes=peak,
             available_bytes=usable,
+        )
+    pinned, host = arrangement.ledger.host_bytes, machine.host_available_bytes
+    if host is not None and pinned > host:
+        raise InsufficientMemory(
+            f"reading experts of {geometry.name} to the device takes {format_bytes(pinned)} of the host's memory, of "
+            f"which {format_bytes(host)} are available; free memory or use fewer lanes (SLOTSTREAM_IO_QUEUE_DEPTH)",
+            required_bytes=pinned,
+            available_bytes=host,
         )

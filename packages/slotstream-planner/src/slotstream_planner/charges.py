@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from slotstream_planner.geometry import Compute, ModelGeometry
+from slotstream_planner.geometry import ModelGeometry
+from slotstream_planner.lanes import AHEAD_LANES, DEMAND_LANES, ahead_scratch_bytes, demand_scratch_bytes
 from slotstream_planner.units import GB, MB, MIB, two_digit_ceiling
 
 __all__ = [
@@ -41,8 +42,8 @@ BASE_WINDOW_TOKENS: Final = 32_768
 _CAPACITY_STEP_TOKENS: Final = 1024
 _NGRAM_CACHE_BYTES: Final = 256 * MB
 _BUFFER_CACHE_BYTES: Final = 512 * MIB
-_PROCESS_BYTES: Final[dict[Compute, int]] = {"bf16": 256 * MIB, "float32": 128 * MIB}
-"""Interpreter and libraries. A process with MLX's CPU backend and a tiny model peaks at 70 to 84 MB."""
+_PROCESS_BYTES: Final = 128 * MIB
+"""Interpreter and libraries. A process with MLX's CPU backend and a tiny model peaks at 70 to 111 MB."""
 
 _VOCABULARY_ENTRY_BYTES: Final = 1024
 _RETAINED_ENTRIES: Final = 3
@@ -63,6 +64,8 @@ class FixedCost:
         active_sequence_bytes: Sequence cache of the active sequence up to the base window.
         buffer_cache_bytes: MLX's cache of freed buffers.
         process_bytes: Interpreter, libraries, tokenizer tables and logits.
+        scratch_bytes: What the most reading lanes read into, in bf16, where the documented constant includes it; a
+            plan for a processor charges the lanes of its machine (`slotstream_planner.engine_memory`).
         rounding_bytes: What rounding the sum up to two digits adds.
     """
 
@@ -72,6 +75,7 @@ class FixedCost:
     active_sequence_bytes: int
     buffer_cache_bytes: int
     process_bytes: int
+    scratch_bytes: int
     rounding_bytes: int
 
     @property
@@ -84,6 +88,7 @@ class FixedCost:
             + self.active_sequence_bytes
             + self.buffer_cache_bytes
             + self.process_bytes
+            + self.scratch_bytes
             + self.rounding_bytes
         )
 
@@ -98,8 +103,10 @@ def fixed_cost(geometry: ModelGeometry) -> FixedCost:
     ngram = min(_NGRAM_CACHE_BYTES, geometry.ngram_bytes)
     active = active_sequence_bytes(geometry, base_window(geometry))
     cache = buffer_cache_bytes(geometry)
-    process = _PROCESS_BYTES[geometry.compute] + geometry.vocabulary * _VOCABULARY_ENTRY_BYTES
-    total = geometry.shared_resident_bytes + ngram + geometry.recurrent_bytes + active + cache + process
+    process = _PROCESS_BYTES + geometry.vocabulary * _VOCABULARY_ENTRY_BYTES
+    scratch = demand_scratch_bytes(geometry.record_bytes, DEMAND_LANES, copies=False)
+    scratch = scratch if geometry.compute == "bf16" else 0
+    total = geometry.shared_resident_bytes + ngram + geometry.recurrent_bytes + active + cache + process + scratch
     return FixedCost(
         shared_bytes=geometry.shared_resident_bytes,
         ngram_cache_bytes=ngram,
@@ -107,6 +114,7 @@ def fixed_cost(geometry: ModelGeometry) -> FixedCost:
         active_sequence_bytes=active,
         buffer_cache_bytes=cache,
         process_bytes=process,
+        scratch_bytes=scratch,
         rounding_bytes=two_digit_ceiling(total) - total,
     )
 
@@ -201,17 +209,24 @@ def vision_bytes(geometry: ModelGeometry) -> int:
     return two_digit_ceiling(geometry.vision_resident_bytes)
 
 
-def lookahead_bytes(geometry: ModelGeometry) -> int:
-    """Return the lookahead's reserve: staging, float32 router copies and the correction file.
+def lookahead_bytes(geometry: ModelGeometry, *, lanes: int = AHEAD_LANES) -> int:
+    """Return the lookahead's reserve: staging, router copies and the correction file.
 
-    373 MiB for the published model without its correction file, 409 MiB with it. Where float32 is computed in, the
-    correction is held as float32 and takes twice the bytes of its file.
+    373 MiB for the published model in bf16 without its correction file, 409 MiB with it: 48 records, float32 routers.
+    Where float32 is computed in, lanes read into a record each, forecasts use copies of the routers with 8 bits
+    (`slotstream_core.models.qwen4_exp.eager.forecast`), and the correction takes twice the bytes of its file.
+
+    Args:
+        geometry: The model.
+        lanes: Lanes that read ahead, where float32 is computed in.
     """
-    staging = 1 << (_LOOKAHEAD_RECORDS * geometry.record_bytes - 1).bit_length()
-    routers = (geometry.layers + 1) * geometry.experts * geometry.hidden * 4
+    values = (geometry.layers + 1) * geometry.experts * geometry.hidden
+    if geometry.compute == "float32":
+        staging, routers = ahead_scratch_bytes(geometry.record_bytes, lanes), values + values // 8
+    else:
+        staging, routers = 1 << (_LOOKAHEAD_RECORDS * geometry.record_bytes - 1).bit_length(), values * 4
     held = geometry.correction_bytes * (2 if geometry.compute == "float32" else 1)
-    correction = -(-held // MIB) * MIB
-    return staging + routers + correction
+    return staging + routers + -(-held // MIB) * MIB
 
 
 def retention_fixed_bytes(geometry: ModelGeometry) -> int:

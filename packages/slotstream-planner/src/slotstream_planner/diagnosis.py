@@ -328,7 +328,13 @@ def _speed_lines(speed: SpeedForecast | None) -> list[str]:
         f"  prompts       {_rate(prefill)}: {format_wait(speed.first_token_2000_s)} for 2,000 tokens, "
         f"{format_wait(speed.full_window_s)} for a full window",
     ]
-    return lines + [f"                {basis}" for basis in decode.basis]
+    lines += [f"                {basis}" for basis in decode.basis]
+    if (measured := speed.measured) is not None:
+        lines.append(
+            f"                measured: {measured.tok_s:.3g} tok/s with {100 * measured.pool_share:.0f}% of the "
+            f"experts in slots, where the forecast says {measured.forecast_tok_s:.3g} ({100 * measured.apart:+.0f}%)"
+        )
+    return lines
 
 
 def _rate(forecast: Forecast) -> str:

@@ -32,9 +32,6 @@ LimitingResource = Literal["disk", "host", "compute"]
 _DISK_EFFICIENCY: Final = 0.90
 """Share of the probed rate that demand reads reach; the 13 reports with a known disk fit 0.7 to 1.1."""
 
-_STALL_S_PER_LAYER: Final = 0.38e-3
-"""Fixed cost of a layer that has to wait for a read (M5 Pro, fitted by the original to 0.2%)."""
-
 _ACCEPTED_TOKENS: Final = 1 + 0.7 + 0.7**2
 _VERIFY_FACTOR: Final = 1.5
 _UNION_FACTOR: Final = 1 + 2 * (1 - 0.27)
@@ -124,7 +121,7 @@ def forecast_decode(
     misses = geometry.layers * geometry.experts_per_token * (1 - hit) * union
     read_bytes = misses * waste * geometry.record_bytes
     stalled_layers = geometry.layers * min(1.0, misses / geometry.layers)
-    disk_s = read_bytes / (_DISK_EFFICIENCY * disk.bytes_per_s) + _STALL_S_PER_LAYER * stalled_layers
+    disk_s = read_bytes / (_DISK_EFFICIENCY * disk.bytes_per_s) + host.stall_s * stalled_layers
     compute_s, sync_s = host.compute_s * verify, host.sync_s * verify
     if setting.lookahead:
         disk_s -= _OVERLAP_SHARE * min(disk_s, compute_s + sync_s)
@@ -145,16 +142,17 @@ def forecast_decode(
     )
 
 
-def rate_of_waits(geometry: ModelGeometry, *, read_bytes: float, wait_s: float) -> float | None:
+def rate_of_waits(geometry: ModelGeometry, *, read_bytes: float, wait_s: float, stall_s: float) -> float | None:
     """Return the disk rate that makes the forecast's wait equal a measured one; None when the wait is too short.
 
     Args:
         geometry: The model.
         read_bytes: Bytes read per token.
         wait_s: Seconds waited for them per token.
+        stall_s: Fixed cost of a layer that waits; see `slotstream_planner.hosts.stall_s_per_layer`.
     """
     misses = read_bytes / geometry.record_bytes
-    moving_s = wait_s - _STALL_S_PER_LAYER * min(geometry.layers, misses)
+    moving_s = wait_s - stall_s * min(geometry.layers, misses)
     return read_bytes / (_DISK_EFFICIENCY * moving_s) if moving_s > 0 and read_bytes > 0 else None
 
 

@@ -25,6 +25,7 @@ SUPPORTED_MODEL_TYPES: Final = ("qwen4_exp", "qwen4_exp_text")
 
 _FLOATS: Final = frozenset({"F16", "BF16", "F32", "F64"})
 _EXPERT: Final = re.compile(r"^(?P<layer>.*\blayers\.\d+)\.mlp\.(switch_mlp|experts)\.")
+_ROUTER: Final = re.compile(r"\.mlp\.gate\.weight$")
 _NGRAM: Final = re.compile(r"\bngram_embedding\b")
 _DRAFT: Final = re.compile(r"^(model\.)?mtp\.")
 _VISION: Final = re.compile(r"^(vision_tower|model\.visual|visual)\.")
@@ -63,11 +64,14 @@ class ModelGeometry:
         vocabulary: Token ids.
         context_limit: The most positions the model was made for.
         hidden: Width of the residual streams.
+        expert_width: Inner width of a routed expert.
         kv_bytes_per_token: Sequence cache of one token over all full-attention layers.
         recurrent_bytes: Recurrent state of one sequence over all other layers, kept in float32.
         prefill_bytes_per_token: Workspace per token of a prompt pass.
         default_pool_fraction: The share of the experts an automatic plan may hold, when the
             checkpoint asks for one (``slotstream.json``); None for no such wish.
+        float_router_bytes: Routers stored as floats, as `shared_resident_bytes` counts them; the engine holds them as
+            float32 everywhere, see `slotstream_planner.engine_memory`.
         built_in: True when the numbers ship with the package and no checkpoint was read.
     """
 
@@ -90,10 +94,12 @@ class ModelGeometry:
     vocabulary: int
     context_limit: int
     hidden: int
+    expert_width: int
     kv_bytes_per_token: int
     recurrent_bytes: int
     prefill_bytes_per_token: int
     default_pool_fraction: float | None = None
+    float_router_bytes: int = 0
     built_in: bool = False
 
     def __post_init__(self) -> None:
@@ -211,6 +217,7 @@ def _assemble(root: Path, config: _Config, tensors: list[TensorHeader], compute:
     per_token = config.count("num_experts_per_tok")
     key_value = 2 * config.count("num_key_value_heads") * config.count("head_dim")
     indexer = config.count("indexer_kv_heads", default=1) * config.count("indexer_head_dim", default=128)
+    routers = [t for t in groups["shared"] if _ROUTER.search(t.name) and t.dtype in _FLOATS]
     width = config.count("hc_count", default=4) * hidden + per_token * 2 * (hidden + inter)
     return ModelGeometry(
         name=hints.get("name") or root.resolve().name,
@@ -232,6 +239,7 @@ def _assemble(root: Path, config: _Config, tensors: list[TensorHeader], compute:
         vocabulary=config.count("vocab_size"),
         context_limit=config.count("max_position_embeddings"),
         hidden=hidden,
+        expert_width=inter,
         kv_bytes_per_token=full * (key_value + indexer) * fixed_itemsize,
         recurrent_bytes=(layers - full)
         * config.count("linear_num_value_heads")
@@ -240,6 +248,7 @@ def _assemble(root: Path, config: _Config, tensors: list[TensorHeader], compute:
         * 4,
         prefill_bytes_per_token=_REFERENCE_PREFILL_BYTES * width // _REFERENCE_WIDTH,
         default_pool_fraction=hints.get("default_pool_fraction"),
+        float_router_bytes=_resident_bytes(routers, compute),
     )
 
 

@@ -96,6 +96,7 @@ class RecordedProfile:
         host_s_per_token: Time per token when nothing is read, without drafts; None when not measured.
         prompt_s_per_token: Compute time per token of a prompt pass; None when not measured.
         disk_bytes_per_s: Rate of expert reads in the engine; None when not measured.
+        decode_tok_s: (share of the experts in slots, tokens per second) of the replies that were measured.
     """
 
     model: str
@@ -103,6 +104,7 @@ class RecordedProfile:
     host_s_per_token: float | None = None
     prompt_s_per_token: float | None = None
     disk_bytes_per_s: float | None = None
+    decode_tok_s: tuple[tuple[float, float], ...] = ()
 
 
 def published_curve(*, assumed: bool = False) -> HitCurve:
@@ -142,11 +144,12 @@ def _profile(document: dict[str, Any], path: Path) -> RecordedProfile:
     points = document.get("hit_curve")
     model = document.get("model")
     rates = [document.get(key) for key in ("host_s_per_token", "prompt_s_per_token", "disk_bytes_per_s")]
+    speeds = document.get("decode_tok_s", [])  # files of earlier versions have none
     usable = (
         document.get("version") == _PROFILE_VERSION
         and isinstance(model, str)
-        and isinstance(points, list)
-        and all(isinstance(p, list) and len(p) == 2 and all(_is_number(v) for v in p) for p in points)
+        and _are_pairs(points)
+        and _are_pairs(speeds)
         and all(rate is None or (_is_number(rate) and rate > 0) for rate in rates)
     )
     if not usable or not isinstance(points, list) or not isinstance(model, str):
@@ -158,6 +161,13 @@ def _profile(document: dict[str, Any], path: Path) -> RecordedProfile:
         host_s_per_token=rates[0],
         prompt_s_per_token=rates[1],
         disk_bytes_per_s=rates[2],
+        decode_tok_s=tuple((float(share), float(speed)) for share, speed in speeds),
+    )
+
+
+def _are_pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(_is_number(number) for number in pair) for pair in value
     )
 
 
@@ -174,6 +184,7 @@ def write_profile(profile: RecordedProfile, path: Path) -> None:
         "host_s_per_token": profile.host_s_per_token,
         "prompt_s_per_token": profile.prompt_s_per_token,
         "disk_bytes_per_s": profile.disk_bytes_per_s,
+        "decode_tok_s": [list(pair) for pair in profile.decode_tok_s],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)

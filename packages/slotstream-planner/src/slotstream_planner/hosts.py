@@ -15,9 +15,17 @@ from typing import Final, Literal
 
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.hitcurves import RecordedProfile
-from slotstream_planner.machine import Machine
+from slotstream_planner.machine import Machine, MachineKind
 
-__all__ = ["APPLE_MEMORY_BANDWIDTH", "CpuSpeed", "HostSpeed", "apple_host", "detect_chip", "host_for"]
+__all__ = [
+    "APPLE_MEMORY_BANDWIDTH",
+    "CpuSpeed",
+    "HostSpeed",
+    "apple_host",
+    "detect_chip",
+    "host_for",
+    "stall_s_per_layer",
+]
 
 APPLE_MEMORY_BANDWIDTH: Final[dict[str, float]] = {
     "M1": 68e9,
@@ -48,6 +56,21 @@ _BANDWIDTH_SHARE: Final = 0.384
 _SYNC_S_PER_LAYER: Final = 0.69e-3
 """Graph building, submission and the routing readback: 33 ms over 48 layers on the M5 Pro."""
 
+_STALL_S_PER_LAYER: Final = 0.38e-3
+"""Fixed cost of a layer that has to wait for a read (M5 Pro, fitted by the original to 0.2%)."""
+
+_CPU_SYNC_S_PER_LAYER: Final = 0.12e-3
+"""Routing and everything but products in a compiled layer: 2.1 ms a token of 8 layers less 0.9 to 1.2 of products."""
+
+_CPU_TOKEN_S: Final = 1.2e-3
+"""Sampling, text and events of a token: 1.1 to 2 ms of a reply of the demo model are neither its layers' nor reads'."""
+
+_CPU_STALL_S_PER_LAYER: Final = 0.12e-3
+"""As `_STALL_S_PER_LAYER` where compiled lanes read through the page cache: 1 ms for 37 records in 8 layers."""
+
+_MLX_CPU_SYNC_S_PER_LAYER: Final = 1.5e-3
+"""As `_CPU_SYNC_S_PER_LAYER` with MLX's layers: 24 ms a token of 8 layers less 12 of products."""
+
 _CPU_FLOP_PER_S_PER_CORE: Final = 1.5e9
 """MLX's own quantised products on a CPU: 3.1 GFLOP/s on two cores (mlx-cpu 0.32.4, x86-64)."""
 
@@ -65,6 +88,7 @@ class HostSpeed:
         compute_s: Matrix products.
         sync_s: Graph building, submission and readbacks.
         prompt_s: Compute of one prompt token in a large pass.
+        stall_s: Of each layer that has to wait for a read, beside the read itself.
         label: What the figure rests on.
         evidence: ``measured`` here, ``fitted`` from reports, or ``assumed``.
     """
@@ -74,6 +98,7 @@ class HostSpeed:
     prompt_s: float
     label: str
     evidence: Literal["measured", "fitted", "assumed"]
+    stall_s: float = _STALL_S_PER_LAYER
 
     @property
     def total_s(self) -> float:
@@ -101,6 +126,11 @@ def active_bytes(geometry: ModelGeometry) -> int:
     routed = geometry.layers * geometry.experts_per_token * geometry.record_bytes
     embedding = round(geometry.vocabulary * geometry.hidden * _PACKED_BYTES_PER_WEIGHT)
     return routed + max(0, geometry.shared_bytes - embedding)
+
+
+def stall_s_per_layer(kind: MachineKind) -> float:
+    """Return the fixed cost of a layer that waits for a read, on such a machine."""
+    return _CPU_STALL_S_PER_LAYER if kind in ("linux", "other") else _STALL_S_PER_LAYER
 
 
 def apple_host(geometry: ModelGeometry, chip: str) -> HostSpeed:
@@ -136,16 +166,20 @@ def host_for(
         profile: What the engine measured here, if it did.
         cpu: What a short probe measured here, for machines that compute on their processor.
     """
-    sync_s = geometry.layers * _SYNC_S_PER_LAYER
+    on_cpu = machine.kind in ("linux", "other")
+    per_layer_s = _CPU_SYNC_S_PER_LAYER if on_cpu else _SYNC_S_PER_LAYER
+    sync_s = geometry.layers * per_layer_s + (_CPU_TOKEN_S if on_cpu else 0.0)
+    stall_s = stall_s_per_layer(machine.kind)
     if profile is not None and profile.host_s_per_token is not None:
         compute_s = max(0.0, profile.host_s_per_token - sync_s)
-        share = 1.0 if machine.kind in ("linux", "other") else _PROMPT_SHARE
+        share = 1.0 if on_cpu else _PROMPT_SHARE
         return HostSpeed(
             compute_s=compute_s,
             prompt_s=compute_s * share if profile.prompt_s_per_token is None else profile.prompt_s_per_token,
             sync_s=min(sync_s, profile.host_s_per_token),
             label="recorded by the engine on this machine",
             evidence="measured",
+            stall_s=stall_s,
         )
     if machine.kind == "macos":
         return apple_host(geometry, chip or "unknown chip")
@@ -161,8 +195,9 @@ def host_for(
     if cpu is not None:
         return HostSpeed(
             compute_s=flops / cpu.flop_per_s,
-            prompt_s=flops / cpu.prompt_flop_per_s,
+            prompt_s=_prompt_flops(geometry) / cpu.prompt_flop_per_s,
             sync_s=sync_s,
+            stall_s=stall_s,
             label=(
                 f"{cpu.flop_per_s / 1e9:.1f} GFLOP/s in products of one row, {cpu.prompt_flop_per_s / 1e9:.1f} of "
                 f"many, measured with {cpu.label}"
@@ -173,10 +208,16 @@ def host_for(
     return HostSpeed(
         compute_s=compute_s,
         prompt_s=compute_s,
-        sync_s=sync_s,
+        sync_s=geometry.layers * _MLX_CPU_SYNC_S_PER_LAYER + _CPU_TOKEN_S,
+        stall_s=stall_s,
         label=f"{machine.cores} CPU cores at MLX's own speed are assumed",
         evidence="assumed",
     )
+
+
+def _prompt_flops(geometry: ModelGeometry) -> float:
+    """Return the operations of a prompt's token: those of a reply's without the output matrix, which only ends need."""
+    return max(1.0, 2 * active_bytes(geometry) / _PACKED_BYTES_PER_WEIGHT - 2 * geometry.vocabulary * geometry.hidden)
 
 
 def detect_chip() -> str | None:

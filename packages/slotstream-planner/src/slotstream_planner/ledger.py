@@ -33,6 +33,9 @@ class MemoryLedger:
         vision_resident_bytes: The vision tower, when reserved at start.
         planning_margin_bytes: What the target keeps outside the pool.
         lookahead_reserve_bytes: Staging, router copies and correction of the lookahead.
+        expert_workspace_bytes: What the engine holds for experts beside their slots
+            (`slotstream_planner.engine_memory`) where the fixed cost does not include it.
+        host_bytes: Memory of the host that is taken beside an accelerator's own; not part of the peak.
     """
 
     resource_identity: str
@@ -48,6 +51,8 @@ class MemoryLedger:
     vision_resident_bytes: int
     planning_margin_bytes: int
     lookahead_reserve_bytes: int
+    expert_workspace_bytes: int = 0
+    host_bytes: int = 0
 
     @property
     def lines(self) -> list[tuple[str, int]]:
@@ -63,6 +68,7 @@ class MemoryLedger:
             ("draft head", self.mtp_resident_bytes),
             ("vision tower", self.vision_resident_bytes),
             ("lookahead", self.lookahead_reserve_bytes),
+            ("experts on their way and unpacked", self.expert_workspace_bytes),
         ]
 
     @property
@@ -85,7 +91,6 @@ class MemoryLedger:
         return {
             "version": 1,
             "pack_resident_reserve_bytes": 0,
-            "expert_workspace_bytes": 0,
             **asdict(self),
             "expected_peak_bytes": self.expected_peak_bytes,
         }

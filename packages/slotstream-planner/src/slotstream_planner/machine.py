@@ -35,6 +35,8 @@ class Machine:
         available_bytes: What could be taken now without paging; None when it cannot be read.
         working_set_bytes: The most the accelerator wants to keep resident; None when unread or absent.
         cores: Logical CPU cores.
+        host_available_bytes: What could be taken of the host's memory beside an accelerator's own; None where both are
+            one, and where it cannot be read.
         is_simulated: True for an invented machine. Its plans can be shown, never loaded.
     """
 
@@ -43,6 +45,7 @@ class Machine:
     available_bytes: int | None
     working_set_bytes: int | None
     cores: int
+    host_available_bytes: int | None = None
     is_simulated: bool = False
 
     def __post_init__(self) -> None:
@@ -116,6 +119,7 @@ class Machine:
                 available_bytes=accelerator_available_bytes,
                 working_set_bytes=accelerator_bytes,
                 cores=cores,
+                host_available_bytes=_host_available_bytes(),
             )
         import psutil  # a tenth of a second, and simulated machines do not need it
 
@@ -189,3 +193,14 @@ class Machine:
     def idle(self) -> Machine:
         """Return the same machine with nothing else running: its tier."""
         return replace(self, available_bytes=UNLIMITED_BYTES)
+
+
+def _host_available_bytes() -> int | None:
+    """Return what a process could take of the host's memory now; None where that cannot be read."""
+    import psutil
+
+    try:
+        available_bytes = int(psutil.virtual_memory().available)
+    except (OSError, RuntimeError, psutil.Error):
+        return None
+    return min([available_bytes, *(limit.available_bytes for limit in read_cgroup_limits())])

@@ -51,8 +51,10 @@ def published_geometry(name: str = PUBLISHED_MODEL, *, compute: Compute = "bf16"
         vocabulary=248_320,
         context_limit=262_144,
         hidden=2560,
+        expert_width=640,
         kv_bytes_per_token=12 * (2 * 2 * 256 + 128) * itemsize,
         recurrent_bytes=36 * 48 * 128 * 128 * 4,
         prefill_bytes_per_token=1_300_000,
+        float_router_bytes=48 * 512 * 2560 * itemsize,
         built_in=True,
     )

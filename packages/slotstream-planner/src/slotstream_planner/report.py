@@ -169,6 +169,9 @@ def plan_to_text(plan: MemoryPlan) -> str:
     ]
     lines += [f"    {name:<48} {format_bytes(size):>10}" for name, size in plan.ledger.lines if size]
     lines += [f"    {'expected peak':<48} {format_bytes(plan.expected_peak_bytes):>10}"]
+    if plan.ledger.host_bytes:
+        where = "pinned in the host's memory beside it"
+        lines += [f"    {where:<48} {format_bytes(plan.ledger.host_bytes):>10}"]
     lines += _window_lines(plan)
     if plan.notes:
         lines += ["", *(f"  note: {note}" for note in plan.notes)]

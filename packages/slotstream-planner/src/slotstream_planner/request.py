@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from slotstream_planner.errors import InvalidRequest
 from slotstream_planner.geometry import ModelGeometry
+from slotstream_planner.lanes import LANES_MAX
 from slotstream_planner.units import gb_to_bytes
 
 __all__ = [
@@ -52,6 +53,7 @@ class PlanRequest:
         prefix_cache: ``"off"`` gives the memory of retained conversations to the pool.
         prefill_chunk: Forced prompt pass size, 256 to 4096.
         max_prefill_wait_minutes: Longest wait for a first token; 0 for no deadline.
+        reading_lanes: Threads that read experts a request waits for; None for what the machine's cores suggest.
     """
 
     experts_per_layer: int | None = None
@@ -67,6 +69,7 @@ class PlanRequest:
     prefix_cache: Literal["on", "off"] = "on"
     prefill_chunk: int | None = None
     max_prefill_wait_minutes: float = 30.0
+    reading_lanes: int | None = None
 
     def with_parts_that_run(self) -> PlanRequest:
         """Return the same request without what the engine does not run: images."""
@@ -139,6 +142,8 @@ def validate_request(request: PlanRequest, geometry: ModelGeometry) -> None:
     wait = request.max_prefill_wait_minutes
     if not math.isfinite(wait) or wait < 0:
         raise InvalidRequest(f"--max-prefill-wait is {wait:g}; give minutes, or 0 for no deadline")
+    if request.reading_lanes is not None and not 1 <= request.reading_lanes <= LANES_MAX:
+        raise InvalidRequest(f"{request.reading_lanes} reading lanes are outside 1 to {LANES_MAX}")
     _validate_parts(request, geometry)
 
 

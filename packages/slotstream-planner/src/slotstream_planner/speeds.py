@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slotstream_planner.forecast import (
@@ -17,7 +17,27 @@ from slotstream_planner.hosts import CpuSpeed, host_for
 from slotstream_planner.planning import MemoryPlan
 from slotstream_planner.probing import DiskProbe
 
-__all__ = ["SpeedForecast", "forecast_plan"]
+__all__ = ["MeasuredDecode", "SpeedForecast", "forecast_plan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredDecode:
+    """A reply that was measured on this machine, beside what is forecast for it.
+
+    Attributes:
+        pool_share: Share of the experts that had a slot.
+        tok_s: As measured.
+        forecast_tok_s: As forecast.
+    """
+
+    pool_share: float
+    tok_s: float
+    forecast_tok_s: float
+
+    @property
+    def apart(self) -> float:
+        """How far the measured speed lies from the forecast, as a part of the forecast."""
+        return self.tok_s / self.forecast_tok_s - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +49,14 @@ class SpeedForecast:
         prefill: Speed of reading a long prompt.
         first_token_2000_s: Wait for the first token after a 2,000-token prompt.
         full_window_s: Wait for the first token after a prompt that fills the window.
+        measured: The measured reply whose pool was most like the plan's; None where none was recorded.
     """
 
     decode: Forecast
     prefill: Forecast
     first_token_2000_s: float
     full_window_s: float
+    measured: MeasuredDecode | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the forecast, ready for ``json.dumps``."""
@@ -43,6 +65,7 @@ class SpeedForecast:
             "prefill": self.prefill.to_json(),
             "first_token_2000_s": self.first_token_2000_s,
             "full_window_s": self.full_window_s,
+            "measured": None if self.measured is None else {**asdict(self.measured), "apart": self.measured.apart},
         }
 
 
@@ -78,11 +101,17 @@ def forecast_plan(
     prefill = forecast_prefill(
         geometry, pool_share=share, pass_tokens=plan.prefill_chunk, disk=rate, host=host, curve=curve
     )
+    measured: MeasuredDecode | None = None
+    if profile is not None and profile.decode_tok_s:
+        near, tok_s = min(profile.decode_tok_s, key=lambda pair: abs(pair[0] - share))
+        like = forecast_decode(geometry, replace(setting, pool_share=near), disk=rate, host=host, curve=curve)
+        measured = MeasuredDecode(pool_share=near, tok_s=tok_s, forecast_tok_s=like.tok_s)
     return SpeedForecast(
         decode=decode,
         prefill=prefill,
         first_token_2000_s=2_000 / prefill.tok_s,
         full_window_s=plan.window_tokens / prefill.tok_s,
+        measured=measured,
     )
 
 

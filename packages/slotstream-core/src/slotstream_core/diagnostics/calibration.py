@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from slotstream_core.backend import Backend
 from slotstream_core.engine import load
 from slotstream_core.errors import RequestError
 from slotstream_core.events import Finished
 from slotstream_core.generation.sampling import SamplingParams
+from slotstream_core.loading import machine_here
 from slotstream_planner import InsufficientMemory, ModelGeometry, PlanRequest
 from slotstream_planner.forecast import rate_of_waits
 from slotstream_planner.hitcurves import HitCurve, RecordedProfile
+from slotstream_planner.hosts import stall_s_per_layer
 
 __all__ = ["SHARES", "record_profile"]
 
@@ -36,6 +39,11 @@ class _Measurement:
     @property
     def tokens(self) -> int:
         return max(1, self.finished.usage.completion_tokens - 1)
+
+    @property
+    def decode_tok_s(self) -> float:
+        """Speed of the reply after its first token."""
+        return self.tokens / self.finished.timings.decode_s
 
     @property
     def hit_rate(self) -> float:
@@ -89,7 +97,9 @@ def record_profile(
             geometry,
             read_bytes=smallest.finished.experts.bytes_read / smallest.tokens,
             wait_s=smallest.finished.experts.read_wait_s / smallest.tokens,
+            stall_s=stall_s_per_layer(machine_here(Backend.detect()).kind),
         ),
+        decode_tok_s=tuple((each.share, each.decode_tok_s) for each in sizes),
     )
 
 

@@ -26,17 +26,18 @@ from slotstream_core.experts.slot_memory import LARGE_PAGE_BYTES, Bytes, HostMem
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
 from slotstream_core.native.lanes import LaneLibrary, lane_library
+from slotstream_planner.lanes import (
+    COPYING_LANES,
+    LANES_MAX,
+    SCRATCH_STEP_BYTES,
+    STAGING,
+    ahead_lanes,
+    demand_lanes,
+)
 
 LANES_VARIABLE = "SLOTSTREAM_IO_QUEUE_DEPTH"
-LANES_MAX = 128
-DEMAND_LANES = 32
-AHEAD_LANES = 16
-COPYING_LANES = 4
 JOB_BYTES = 1 << 18
-STAGING = 3
-"""Parts of scratch of a compiled lane that brings records to a device: it reads into one while others are copied."""
 PIECES_PER_READ = 256  # well under the kernel's limit of 1,024 buffers a call
-PAGE_BYTES = 1 << 14  # a multiple of every page size in use
 
 
 Job = tuple[ReadBatch, int]
@@ -223,9 +224,9 @@ def _scratch(memory: SlotMemory, lane_count: int, byte_count: int) -> list[Bytes
     The block is large enough for large pages: the disk then transfers whole runs instead of pages. Untouched memory
     costs nothing.
     """
-    stride = -(-byte_count // PAGE_BYTES) * PAGE_BYTES
-    block = memory.buffer(max(lane_count * stride + PAGE_BYTES, LARGE_PAGE_BYTES))
-    first = -block.ctypes.data % PAGE_BYTES
+    stride = -(-byte_count // SCRATCH_STEP_BYTES) * SCRATCH_STEP_BYTES
+    block = memory.buffer(max(lane_count * stride + SCRATCH_STEP_BYTES, LARGE_PAGE_BYTES))
+    first = -block.ctypes.data % SCRATCH_STEP_BYTES
     return [block[first + lane * stride :][:byte_count] for lane in range(lane_count)]
 
 
@@ -313,12 +314,24 @@ def choose_lanes(
     Raises:
         SettingError: The variable is not a whole number from 1 to 128.
     """
+    asked = asked_lanes(environment)
+    if asked is not None:
+        return asked
+    if source is None or memory is None or memory.direct:
+        return demand_lanes(core_count, copies=False)
+    compiled = _usable_library(source, memory, environment) is not None
+    return demand_lanes(core_count, copies=True) if compiled else COPYING_LANES
+
+
+def asked_lanes(environment: Mapping[str, str]) -> int | None:
+    """Return the lanes that SLOTSTREAM_IO_QUEUE_DEPTH asks for; None where it is not set.
+
+    Raises:
+        SettingError: It is not a whole number from 1 to 128.
+    """
     text = environment.get(LANES_VARIABLE)
     if text is None:
-        if source is not None and memory is not None and not memory.direct:
-            compiled = _usable_library(source, memory, environment) is not None
-            return min(DEMAND_LANES, max(COPYING_LANES, core_count)) if compiled else COPYING_LANES
-        return min(DEMAND_LANES, 4 * max(1, core_count))
+        return None
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= LANES_MAX):
         raise SettingError(f"{LANES_VARIABLE} is {text!r}; use a whole number from 1 to {LANES_MAX}, or unset it")
     return int(text)
@@ -335,5 +348,4 @@ def choose_ahead_lanes(lane_count: int, memory: SlotMemory | None = None) -> int
         lane_count: Lanes for what a computation waits for.
         memory: Where the slots lie; the host's when not given.
     """
-    shared = memory is None or memory.direct
-    return max(1, min(AHEAD_LANES, lane_count // 4 if shared else lane_count))
+    return ahead_lanes(lane_count, copies=memory is not None and not memory.direct)

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from slotstream_core.errors import CheckpointMissing
 from slotstream_core.experts.directories import Fault
 from slotstream_core.experts.layout import ExpertLayout
+from slotstream_planner.lanes import MERGE_BYTES
 
-MERGE_BYTES = 1 << 20
 DIRECT_ALIGNMENT = 4096  # covers the logical block of every common disk and the page of a CPU that has 4 KiB pages
 
 

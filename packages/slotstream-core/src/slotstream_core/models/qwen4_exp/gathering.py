@@ -16,12 +16,11 @@ import numpy.typing as npt
 
 from slotstream_core.backend import Gathering
 from slotstream_core.experts.stacks import DenseStack, ExpertArrays, QuantizedStack, Stack
+from slotstream_planner.engine_memory import DENSE_BATCH_ROWS, DENSE_EXPERTS
 
 Indices = npt.NDArray[np.integer]
 
 FEWEST_DENSE_ROWS = 16
-DENSE_EXPERTS = 16
-DENSE_BATCH_ROWS = 8192
 
 
 def compute_experts(arrays: ExpertArrays, x: mx.array, slots: mx.array) -> mx.array:

@@ -1,0 +1,101 @@
+"""What the engine holds beside its slots is charged once, and to the memory it lies in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slotstream_planner import InsufficientMemory, InvalidRequest, Machine, PlanRequest, plan, published_geometry
+from slotstream_planner.charges import fixed_cost, lookahead_bytes
+from slotstream_planner.engine_memory import EngineMemory, dense_batch_bytes, engine_memory
+from slotstream_planner.lanes import ahead_lanes, demand_lanes, demand_scratch_bytes, scratch_part_bytes
+
+PUBLISHED = published_geometry()
+WIDENED = published_geometry(compute="float32")
+GB = 10**9
+DEVICE = Machine(
+    kind="cuda", ram_bytes=150 * GB, available_bytes=149 * GB, working_set_bytes=150 * GB, cores=16,
+    host_available_bytes=100 * GB,
+)  # fmt: skip
+PROCESSOR = Machine(kind="linux", ram_bytes=64 * GB, available_bytes=60 * GB, working_set_bytes=None, cores=2)
+REQUEST = PlanRequest(max_context=32_768)
+
+
+def held(machine: Machine, *, drafts: bool = False, lanes: int | None = None, rows: int = 4096) -> EngineMemory:
+    geometry = WIDENED if machine.kind == "linux" else PUBLISHED
+    return engine_memory(geometry, machine, pass_tokens=rows, drafts=drafts, lookahead=True, lanes=lanes)
+
+
+def test_a_part_of_scratch_holds_a_record_and_a_block_at_either_end() -> None:
+    assert scratch_part_bytes(PUBLISHED.record_bytes) >= PUBLISHED.record_bytes + 2 * 4096
+    assert scratch_part_bytes(1000) >= 2**20 + 2 * 4096
+
+
+@pytest.mark.parametrize(("cores", "least", "most"), [(2, 22, 28), (8, 88, 95), (64, 88, 95)])
+def test_a_processor_is_charged_the_lanes_of_its_cores(cores: int, least: int, most: int) -> None:
+    charged = held(replace(PROCESSOR, cores=cores)).charged_bytes
+    assert least * 10**6 <= charged <= most * 10**6
+
+
+def test_lanes_that_are_asked_for_are_charged() -> None:
+    few, many = (
+        plan(WIDENED, PROCESSOR, replace(REQUEST, reading_lanes=lanes)).ledger.expert_workspace_bytes
+        for lanes in (4, 128)
+    )
+    assert few < 15 * 10**6 < 350 * 10**6 < many
+    with pytest.raises(InvalidRequest, match="129 reading lanes"):
+        plan(WIDENED, PROCESSOR, replace(REQUEST, reading_lanes=129))
+
+
+def test_on_a_mac_the_documented_constants_include_the_lanes() -> None:
+    fixed = fixed_cost(PUBLISHED)
+    assert fixed.total_bytes == 5_300_000_000
+    assert fixed.scratch_bytes == demand_scratch_bytes(
+        PUBLISHED.record_bytes, demand_lanes(64, copies=False), copies=False
+    )
+    assert plan(PUBLISHED, Machine.simulated(ram_gb=48), REQUEST).ledger.expert_workspace_bytes == 0
+
+
+def test_a_device_is_charged_what_lies_on_it_and_the_host_what_is_pinned() -> None:
+    ledger = plan(PUBLISHED, DEVICE, REQUEST).ledger
+    own = held(DEVICE, drafts=True)
+    assert ledger.expert_workspace_bytes == own.router_bytes + own.state_bytes + own.batch_bytes
+    assert ledger.host_bytes == own.lane_bytes + own.ahead_bytes + own.copy_bytes
+    parts = 16 * 3 + 1 + ahead_lanes(16, copies=True)
+    assert ledger.host_bytes == pytest.approx(parts * scratch_part_bytes(PUBLISHED.record_bytes), abs=5 * 10**6)
+    assert ledger.expected_peak_bytes == sum(size for name, size in ledger.lines)
+
+
+def test_routers_count_as_float32_whatever_the_shared_weights_count() -> None:
+    whole = 48 * 512 * 2560 * 4
+    assert held(DEVICE).router_bytes == whole // 2  # stored as bfloat16
+    packed = replace(PUBLISHED, float_router_bytes=0)
+    held_packed = engine_memory(packed, DEVICE, pass_tokens=256, drafts=False, lookahead=False)
+    assert held_packed.router_bytes == whole
+
+
+def test_experts_are_unpacked_for_long_passes_only() -> None:
+    assert dense_batch_bytes(PUBLISHED, 512) == 0
+    assert 250 * 10**6 < dense_batch_bytes(PUBLISHED, 1024) < 350 * 10**6
+    short = plan(PUBLISHED, DEVICE, replace(REQUEST, prefill_chunk=512)).ledger
+    long = plan(PUBLISHED, DEVICE, replace(REQUEST, prefill_chunk=1024)).ledger
+    assert long.expert_workspace_bytes - short.expert_workspace_bytes == dense_batch_bytes(PUBLISHED, 1024)
+
+
+def test_drafts_keep_a_state_for_every_row() -> None:
+    assert held(DEVICE, drafts=True).state_bytes == 5 * PUBLISHED.recurrent_bytes
+    assert held(DEVICE).state_bytes == PUBLISHED.recurrent_bytes
+
+
+def test_a_host_without_room_for_pinned_memory_is_refused_with_the_numbers() -> None:
+    with pytest.raises(InsufficientMemory, match="of the host's memory") as refused:
+        plan(PUBLISHED, replace(DEVICE, host_available_bytes=10**8), REQUEST)
+    assert refused.value.available_bytes == 10**8
+    assert plan(PUBLISHED, replace(DEVICE, host_available_bytes=None), REQUEST).ledger.host_bytes > 10**8
+
+
+def test_the_lookahead_of_a_processor_reserves_what_its_lanes_and_compact_routers_take() -> None:
+    routers = 49 * 512 * 2560 * 9 // 8
+    two, sixteen = lookahead_bytes(WIDENED, lanes=2), lookahead_bytes(WIDENED, lanes=16)
+    assert routers + 2 * PUBLISHED.record_bytes < two < sixteen < lookahead_bytes(PUBLISHED)
