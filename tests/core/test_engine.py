@@ -121,7 +121,14 @@ def test_no_tokens_and_too_many_tokens_are_refused_before_anything_runs(tiny_mod
 def test_what_is_neither_a_message_nor_a_token_id_is_refused_and_not_left_out(tiny_model: Path) -> None:
     message = ChatMessage(role="user", content="Hello")
     with load(tiny_model) as engine:
-        for prompt in ([{"role": "user", "content": "Hello"}], [message, {"role": "user"}], [message, 5], [5, 1.5]):
+        rows = np.array([[5, 6, 7]])  # as other libraries hold ids
+        for prompt in (
+            [{"role": "user", "content": "Hello"}],
+            [message, {"role": "user"}],
+            [message, 5],
+            [5, 1.5],
+            rows,
+        ):
             with pytest.raises(RequestError, match="of the prompt is a"):
                 engine.generate(prompt)  # type: ignore[arg-type]
         ids = np.array([5, 6, 7], np.uint16)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, SupportsIndex
+from typing import Any
 
 from slotstream_core.backend import Backend
 from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
@@ -372,9 +372,10 @@ def _token_id(item: object, position: int) -> int:
     Raises:
         RequestError: It is something else.
     """
-    if isinstance(item, SupportsIndex):
-        return operator.index(item)
-    raise RequestError(
-        f"item {position} of the prompt is a {type(item).__name__}; give text, token ids, or a conversation of "
-        "ChatMessage(role=..., content=...) alone"
-    )
+    try:
+        return operator.index(item)  # type: ignore[arg-type]
+    except TypeError:
+        raise RequestError(
+            f"item {position} of the prompt is a {type(item).__name__}; give text, token ids, or a conversation of "
+            "ChatMessage(role=..., content=...) alone"
+        ) from None
