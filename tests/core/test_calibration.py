@@ -43,3 +43,14 @@ def test_the_command_saves_what_doctor_reads(model: Path, tmp_path: Path, monkey
     profile = read_profile(profile_path(tmp_path, "tiny"))
     assert profile is not None
     assert profile.model == "tiny"
+
+
+def test_a_profile_that_cannot_be_written_is_named_after_its_figures(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTSTREAM_ROOT_DIR", str(tmp_path))
+    (tmp_path / "profiles").write_text("in the way")
+    result = CliRunner().invoke(main, ["calibrate", "--model", str(model), "--tokens", "6"])
+    assert result.exit_code == 1
+    assert "a token without reads" in result.output
+    assert f"{profile_path(tmp_path, 'tiny')} cannot be written" in result.output

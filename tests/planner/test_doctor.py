@@ -115,6 +115,15 @@ def test_a_recorded_profile_gives_a_forecast_without_a_probe(empty_root: Path) -
 
 
 @pytest.mark.usefixtures("empty_root")
+def test_a_small_checkpoint_is_not_told_to_take_the_whole_machine(empty_root: Path) -> None:
+    directory = write_checkpoint(empty_root / "small")
+    (directory / "slotstream.json").write_text(json.dumps({"default_pool_fraction": 0.25}))
+    told = doctor("--model", str(directory), "--sim-ram", "36")
+    assert "--memory-limit-gb 1 would hold" in told.output
+    assert "(100% of the experts)" in told.output
+
+
+@pytest.mark.usefixtures("empty_root")
 def test_a_damaged_profile_is_named(empty_root: Path) -> None:
     directory = write_checkpoint(empty_root / "small")
     path = empty_root / "root" / "profiles" / "small.json"

@@ -18,7 +18,7 @@ from slotstream_planner.prefill import (
     resume_boundaries,
     schedule_passes,
 )
-from slotstream_planner.units import format_wait
+from slotstream_planner.units import format_rate, format_wait
 from slotstream_planner.workspace import (
     barrier_period,
     group_read_scopes,
@@ -179,3 +179,10 @@ def test_where_passes_end_depends_on_nothing_behind_their_end(turns: list[int], 
     for end in whole:
         rest = schedule_passes(tokens - end, 256, start=end, turns=turns)
         assert [each.start + each.tokens for each in rest][:-1] == [each for each in whole if each > end]
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(0.284, "0.28"), (7.21, "7.2"), (9.97, "10"), (171.2, "170"), (6_212.0, "6,200")]
+)
+def test_rates_are_written_with_two_digits_and_no_exponent(rate: float, text: str) -> None:
+    assert format_rate(rate) == text

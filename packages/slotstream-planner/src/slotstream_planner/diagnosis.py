@@ -19,7 +19,7 @@ from slotstream_planner.probing import DiskProbe, probe_disk
 from slotstream_planner.report import machine_to_json, plan_to_text
 from slotstream_planner.request import PlanRequest
 from slotstream_planner.speeds import SpeedForecast, forecast_plan
-from slotstream_planner.units import GB, format_bytes, format_wait
+from slotstream_planner.units import GB, format_bytes, format_rate, format_wait
 
 __all__ = ["Diagnosis", "DiskSpace", "diagnose", "diagnosis_to_text", "read_disk_space"]
 
@@ -277,7 +277,7 @@ def _planned(geometry: ModelGeometry, machine: Machine, request: PlanRequest) ->
 def _larger_limit(
     geometry: ModelGeometry, machine: Machine, request: PlanRequest, result: MemoryPlan
 ) -> MemoryPlan | None:
-    """Return the plan of the largest adaptive limit when it holds a tenth more of the experts."""
+    """Return the plan of the largest adaptive limit, or of a smaller one with its slots, if it holds a tenth more."""
     if request.source != "auto" or request.memory_limit_gb is not None or machine.largest_limit_bytes <= 0:
         return None
     limit_gb = machine.largest_limit_bytes // GB
@@ -286,7 +286,9 @@ def _larger_limit(
     larger = _planned(geometry, machine, replace(request, memory_limit_gb=float(limit_gb)))
     if larger is None or larger.pool_slots - result.pool_slots < geometry.total_experts // 10:
         return None
-    return larger
+    needed_gb = -(-(larger.expected_peak_bytes + larger.ledger.planning_margin_bytes) // GB)
+    enough = _planned(geometry, machine, replace(request, memory_limit_gb=float(min(needed_gb, limit_gb))))
+    return larger if enough is None or enough.pool_slots < larger.pool_slots else enough
 
 
 def diagnosis_to_text(diagnosis: Diagnosis) -> str:
@@ -331,14 +333,15 @@ def _speed_lines(speed: SpeedForecast | None) -> list[str]:
     lines += [f"                {basis}" for basis in decode.basis]
     if (measured := speed.measured) is not None:
         lines.append(
-            f"                measured: {measured.tok_s:.3g} tok/s with {100 * measured.pool_share:.0f}% of the "
-            f"experts in slots, where the forecast says {measured.forecast_tok_s:.3g} ({100 * measured.apart:+.0f}%)"
+            f"                measured: {format_rate(measured.tok_s)} tok/s with {100 * measured.pool_share:.0f}% of "
+            f"the experts in slots, where the forecast says {format_rate(measured.forecast_tok_s)} "
+            f"({100 * measured.apart:+.0f}%)"
         )
     return lines
 
 
 def _rate(forecast: Forecast) -> str:
     return (
-        f"about {forecast.tok_s:.2g} tok/s ({forecast.low_tok_s:.2g} to {forecast.high_tok_s:.2g}), limited by the "
-        f"{forecast.limiting}"
+        f"about {format_rate(forecast.tok_s)} tok/s ({format_rate(forecast.low_tok_s)} to "
+        f"{format_rate(forecast.high_tok_s)}), limited by the {forecast.limiting}"
     )

@@ -176,7 +176,11 @@ def _is_number(value: object) -> bool:
 
 
 def write_profile(profile: RecordedProfile, path: Path) -> None:
-    """Write a profile atomically, so that a reader sees the old one or the new one."""
+    """Write a profile atomically, so that a reader sees the old one or the new one.
+
+    Raises:
+        OSError: It cannot be written; nothing is left behind.
+    """
     document = {
         "version": _PROFILE_VERSION,
         "model": profile.model,
@@ -188,6 +192,10 @@ def write_profile(profile: RecordedProfile, path: Path) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(descriptor, "w") as stream:
-        json.dump(document, stream, indent=2)
-    Path(temporary).replace(path)
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            json.dump(document, stream, indent=2)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink()
+        raise

@@ -7,7 +7,18 @@ from typing import Final
 
 from slotstream_planner.errors import InvalidRequest
 
-__all__ = ["GB", "GIB", "MB", "MIB", "format_bytes", "format_wait", "gb_figure", "gb_to_bytes", "two_digit_ceiling"]
+__all__ = [
+    "GB",
+    "GIB",
+    "MB",
+    "MIB",
+    "format_bytes",
+    "format_rate",
+    "format_wait",
+    "gb_figure",
+    "gb_to_bytes",
+    "two_digit_ceiling",
+]
 
 MB: Final = 10**6
 GB: Final = 10**9
@@ -57,6 +68,11 @@ def format_bytes(size_bytes: float) -> str:
             digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
             return f"{value:.{digits}f} {name}"
     return f"{size_bytes:.0f} B"
+
+
+def format_rate(rate: float) -> str:
+    """Return a rate with two significant digits, such as ``0.28``, ``7.2`` or ``6,200``."""
+    return f"{rate:.2g}" if rate < 10 else f"{float(f'{rate:.2g}'):,.0f}"
 
 
 def format_wait(seconds: float | None) -> str:

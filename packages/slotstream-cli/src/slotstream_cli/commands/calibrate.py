@@ -23,12 +23,15 @@ def command(*, model_name: str | None, tokens: int) -> None:
     choice = choose_model(model_name)
     with held_alone(choice.directory):
         profile = record_profile(choice.directory, name=choice.name, tokens=tokens)
-    path = profile_path(root_directory(), choice.name)
-    write_profile(profile, path)
     for share, hit in profile.curve.points:
         click.echo(f"{100 * share:5.1f}% of the experts in slots: {100 * hit:.1f}% hits")
     if profile.host_s_per_token is not None:
         click.echo(f"a token without reads: {1e3 * profile.host_s_per_token:.1f} ms")
     if profile.disk_bytes_per_s is not None:
         click.echo(f"expert reads: {profile.disk_bytes_per_s / 1e9:.2f} GB/s")
+    path = profile_path(root_directory(), choice.name)
+    try:
+        write_profile(profile, path)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}; the figures are not kept") from error
     click.echo(f"saved in {path}")
