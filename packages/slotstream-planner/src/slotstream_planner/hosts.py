@@ -63,7 +63,8 @@ _CPU_SYNC_S_PER_LAYER: Final = 0.12e-3
 """Routing and everything but products in a compiled layer: 2.1 ms a token of 8 layers less 0.9 to 1.2 of products."""
 
 _CPU_TOKEN_S: Final = 1.2e-3
-"""Sampling, text and events of a token: 1.1 to 2 ms of a reply of the demo model are neither its layers' nor reads'."""
+"""What a token takes beside: 1.1 to 2 ms of a reply of the demo model are neither its products, nor reads, nor the time
+above a layer. Sampling, text and events are 0.2 to 0.6 of it; the rest has not been attributed (docs/log.md)."""
 
 _CPU_STALL_S_PER_LAYER: Final = 0.12e-3
 """As `_STALL_S_PER_LAYER` where compiled lanes read through the page cache: 1 ms for 37 records in 8 layers."""
