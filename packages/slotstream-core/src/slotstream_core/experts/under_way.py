@@ -29,9 +29,6 @@ class ReadsUnderWay:
         self._loadings: list[Loading] = []
         self._by_key: dict[int, Loading] = {}
 
-    def __len__(self) -> int:
-        return len(self._loadings)
-
     @property
     def keys(self) -> Iterable[int]:
         """Of the records that are on their way."""

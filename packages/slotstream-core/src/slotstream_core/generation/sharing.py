@@ -62,6 +62,8 @@ def check_room(plan: MemoryPlan, scope: ReadScope) -> None:
         + (scope.tokens - largest) * shared_token_bytes(geometry)
         + scope.tokens * geometry.kv_bytes_per_token
     )
+    if wanted_bytes < LEAST_CHECKED_BYTES:  # nor is the process looked at
+        return
     growth_bytes = min(wanted_bytes, _unused_bytes(plan))
     if growth_bytes < LEAST_CHECKED_BYTES:
         return
