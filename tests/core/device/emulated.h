@@ -30,7 +30,7 @@ static inline __nv_bfloat16 __float2bfloat16(float value) {
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 struct place { int x; };
-static place threadIdx, blockIdx, blockDim;
+static place threadIdx, blockIdx, blockDim, gridDim;
 
 /* A meeting of `size` threads; whoever comes last opens it. */
 struct meeting { int size, arrived; unsigned long opened; };
@@ -50,6 +50,8 @@ static void meet(meeting* at) {
   while (at->opened == before) swapcontext(&contexts[threadIdx.x], &scheduler);
 }
 static inline void __syncthreads() { meet(&whole); }
+static inline void __syncwarp() { meet(&warps[threadIdx.x / 32]); }
+static inline void __threadfence_system() {}
 static inline float __shfl_xor_sync(unsigned int, float value, int apart) {
   const int thread = threadIdx.x, warp = thread / 32;
   exchanged[thread] = value;
@@ -67,6 +69,7 @@ static void launch(int blocks, int threads, void (*body)()) {
   char* stacks = (char*)malloc((size_t)STACK_BYTES * threads);
   char over[MOST_THREADS];
   blockDim.x = threads;
+  gridDim.x = blocks;
   thread_body = body;
   for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
     whole = {threads, 0, 0};

@@ -6,6 +6,7 @@ import ctypes
 import math
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from slotstream_core.errors import BackendError
 from slotstream_core.models.qwen4_exp.device.kernels import HEADER, Kernel, KernelSpec
+from slotstream_core.models.qwen4_exp.device.launching import Pinned
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 SHIM = Path(__file__).with_name("emulated.h")
@@ -23,6 +26,9 @@ C_NAMES = {
     mx.float32: "float",
     mx.int32: "int32_t",
     mx.uint32: "uint32_t",
+    mx.int64: "long long",
+    mx.uint64: "unsigned long long",
+    mx.uint8: "uint8_t",
 }
 
 
@@ -50,7 +56,7 @@ class Emulator:
             held = [host_bytes(array) for array in inputs]
             results = [np.zeros(out.dtype.size * math.prod(out.shape) + 64, np.uint8) for out in spec.outputs]
             if not built:
-                built.append(self._build(spec, [array.dtype for array in inputs]))
+                built.append(self.build(spec, [array.dtype for array in inputs]))
             pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*held, *results)]
             built[0].run(*pointers)
             self.launches.append(spec.name)
@@ -61,29 +67,131 @@ class Emulator:
 
         return run
 
-    def _build(self, spec: KernelSpec, dtypes: list[mx.Dtype]) -> ctypes.CDLL:
-        assert COMPILER is not None
-        number = len(list(self.folder.glob("*.cpp")))
-        source, library = self.folder / f"{number}_{spec.name}.cpp", self.folder / f"{number}_{spec.name}.so"
+    def build(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> ctypes.CDLL:
+        """A library with `run`, which takes an address an array, and `launched`, which takes what a launch does."""
         types = [f"const {C_NAMES[dtype]}*" for dtype in dtypes] + [f"{C_NAMES[out.dtype]}*" for out in spec.outputs]
-        names = [*spec.inputs, *(output.name for output in spec.outputs)]
+        types += ["long long"] * len(spec.values)
+        names = [*spec.inputs, *(output.name for output in spec.outputs), *spec.values]
+        given = ", ".join(f"{kind} given_{name}" for kind, name in zip(types, names, strict=True))
         body = spec.source
         for right, wrong in self.spoil:
             body = body.replace(right, wrong)
-        given = ", ".join(f"{kind} given_{name}" for kind, name in zip(types, names, strict=True))
-        source.write_text(
+        return self.compiled(
+            spec.name,
             f'#include "{SHIM}"\n{HEADER}\n'
             + "".join(f"static {kind} {name};\n" for kind, name in zip(types, names, strict=True))
             + f"static void kernel() {{\n{body}\n}}\n"
             + f'extern "C" void run({given}) {{\n'
             + "".join(f"  {name} = given_{name};\n" for name in names)
             + f"  launch({spec.blocks}, {spec.threads}, kernel);\n}}\n"
+            + 'extern "C" void launched(void** arguments, int blocks, int threads) {\n'
+            + "".join(
+                f"  {name} = *({kind}*)arguments[{index}];\n"
+                for index, (kind, name) in enumerate(zip(types, names, strict=True))
+            )
+            + "  launch(blocks, threads, kernel);\n}\n",
         )
+
+    def compiled(self, name: str, text: str) -> ctypes.CDLL:
+        """A library made from C++."""
+        assert COMPILER is not None
+        number = len(list(self.folder.glob("*.cpp")))
+        source, library = self.folder / f"{number}_{name}.cpp", self.folder / f"{number}_{name}.so"
+        source.write_text(text)
         command = [COMPILER, "-std=c++17", "-O0", "-shared", "-fPIC", "-o", str(library), str(source)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr)
         return ctypes.CDLL(str(library))
+
+
+LAUNCHER = """
+#include <cstddef>
+#include <cstdint>
+struct grid { uint32_t x, y, z; };
+static int refuse_from = -1, launches, fault;
+static const void* kernels[1 << 16];
+extern "C" int32_t launch(const void* kernel, grid blocks, grid threads, void** given, size_t shared, void* stream) {
+  if (shared || blocks.y != 1 || blocks.z != 1 || threads.y != 1 || threads.z != 1 || stream != (void*)7) return 1;
+  if (refuse_from == launches) return 719;
+  kernels[launches++ % (1 << 16)] = kernel;
+  reinterpret_cast<void (*)(void**, int, int)>(const_cast<void*>(kernel))(given, blocks.x, threads.x);
+  return 0;
+}
+extern "C" int32_t query(void* stream) { return stream == (void*)7 ? fault : 1; }
+extern "C" void refuse(int from) { refuse_from = from; }
+extern "C" void fail(int code) { fault = code; }
+extern "C" int launched(const void** where) {
+  for (int i = 0; where && i < launches; i++) where[i] = kernels[i];
+  return launches;
+}
+extern "C" void forget() { launches = 0; }
+"""
+
+
+class EmulatedTarget:
+    """A `LaunchTarget` on the host: a launch has run its kernel when it returns.
+
+    Args:
+        emulator: Compiles the kernels.
+    """
+
+    stream = 7
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        self._launcher = emulator.compiled("launcher", LAUNCHER)
+        self._names: dict[int, str] = {}
+        self._kept: list[ctypes.CDLL] = []
+        self.launch = _address(self._launcher.launch)
+        self.query = _address(self._launcher.query)
+
+    def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
+        """See `LaunchTarget.compile`."""
+        try:
+            library = self._emulator.build(spec, dtypes)
+        except RuntimeError as error:
+            raise BackendError(f"compiling {spec.name} failed: {error}") from error
+        self._kept.append(library)
+        handle = _address(library.launched)
+        self._names[handle] = spec.name
+        return handle
+
+    def pinned(self, byte_count: int) -> Pinned:
+        """See `LaunchTarget.pinned`."""
+        room = np.zeros(byte_count + 64, np.uint8)
+        data = room[-room.ctypes.data % 64 :][:byte_count]
+        return Pinned(data=data, address=data.ctypes.data)
+
+    def addresses(self, arrays: Sequence[mx.array]) -> list[int]:
+        """See `LaunchTarget.addresses`."""
+        mx.eval(list(arrays))
+        found = []
+        for array in arrays:
+            view = memoryview(array)  # type: ignore[arg-type]
+            if not view.c_contiguous or not view.nbytes:
+                raise BackendError(f"an array of shape {array.shape} is empty, or its values do not lie together")
+            found.append(np.frombuffer(view.cast("B"), np.uint8).ctypes.data)
+        return found
+
+    def launches(self) -> list[str]:
+        """Names of the kernels launched since the last call."""
+        handles = (ctypes.c_void_p * self._launcher.launched(None))()
+        self._launcher.launched(handles)
+        self._launcher.forget()
+        return [self._names[handle or 0] for handle in handles]
+
+    def refuse(self, *, from_launch: int) -> None:
+        """Let the launch fail that comes after so many; -1: none."""
+        self._launcher.refuse(from_launch)
+
+    def answer(self, code: int) -> None:
+        """What a query says."""
+        self._launcher.fail(code)
+
+
+def _address(function: object) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 def host_bytes(array: mx.array) -> npt.NDArray[np.uint8]:

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from slotstream_core.backend import Backend
-from slotstream_core.errors import SettingError
+from slotstream_core.errors import BackendError, SettingError
 
 logger = logging.getLogger("slotstream.device")
 
@@ -79,6 +79,9 @@ class Output:
     dtype: mx.Dtype
 
 
+KernelKey = tuple[str, tuple[tuple[str, int | float], ...]]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSpec:
     """A kernel for one set of sizes.
@@ -91,6 +94,7 @@ class KernelSpec:
         body: Of the function, in CUDA; it may use `HEADER`.
         blocks: Blocks of the grid.
         threads: Threads of a block.
+        values: Names of the numbers that follow the arrays, `long long` each; a `Program` alone can give them.
     """
 
     name: str
@@ -100,6 +104,12 @@ class KernelSpec:
     body: str
     blocks: int
     threads: int
+    values: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> KernelKey:
+        """The same for kernels of the same name and sizes."""
+        return self.name, tuple(self.constants.items())
 
     @property
     def source(self) -> str:
@@ -170,7 +180,7 @@ class DeviceKernels:
 
     def __init__(self, compile_kernel: KernelCompiler) -> None:
         self._compile = compile_kernel
-        self._kernels: dict[tuple[str, tuple[tuple[str, int | float], ...]], Kernel] = {}
+        self._kernels: dict[KernelKey, Kernel] = {}
         self.verdicts: dict[tuple[object, ...], bool] = {}
 
     @staticmethod
@@ -187,11 +197,16 @@ class DeviceKernels:
         return DeviceKernels(compile_cuda) if usable and choice == "1" else None
 
     def kernel(self, spec: KernelSpec) -> Kernel:
-        """The kernel of ``spec``; one for all layers of the same sizes."""
-        key = (spec.name, tuple(spec.constants.items()))
-        if key not in self._kernels:
-            self._kernels[key] = self._compile(spec)
-        return self._kernels[key]
+        """The kernel of ``spec``; one for all layers of the same sizes.
+
+        Raises:
+            BackendError: It takes numbers besides arrays.
+        """
+        if spec.values:
+            raise BackendError(f"the kernel {spec.name} takes numbers ({', '.join(spec.values)}); add it to a program")
+        if spec.key not in self._kernels:
+            self._kernels[spec.key] = self._compile(spec)
+        return self._kernels[spec.key]
 
     def proven(
         self,

@@ -1,0 +1,304 @@
+"""Kernels launched one after the other by one call, from a table of their arguments, without MLX in between.
+
+MLX takes ten microseconds to hand a kernel over; the CUDA runtime, called from C, takes two or three. So a `Program`
+keeps what is launched each time: kernels, grids, and the place of every argument in one table of 64-bit numbers. A run
+launches a range of it on a stream of its own. Numbers come back through a `Signal`, a word that a kernel writes into
+memory of the host.
+
+Between MLX's work and a program's, the caller keeps order: arrays that a program reads are evaluated before it runs,
+and what it writes has been waited for before MLX reads it. An array whose address a program knows must not be viewed by
+the host (`np.array`, `item`, `memoryview`): on a GPU, MLX would move its memory elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.errors import BackendError
+from slotstream_core.experts.copy_kernel import Grid
+from slotstream_core.models.qwen4_exp.device.kernels import KernelKey, KernelSpec
+
+SIGNAL_TIMEOUT_S = 60.0
+NOT_READY = 600
+"""What a query answers while the device is at work, as `cudaStreamQuery`."""
+
+_LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, Grid, Grid, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+)
+_QUERY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pinned:
+    """Memory of the host that kernels read and write, too.
+
+    Attributes:
+        data: As the host sees it; keeps the memory alive.
+        address: As kernels see it.
+    """
+
+    data: npt.NDArray[np.uint8]
+    address: int
+
+
+class LaunchTarget(Protocol):
+    """What runs kernels."""
+
+    @property
+    def launch(self) -> int:
+        """Address of a function with the signature of `cudaLaunchKernel`."""
+
+    @property
+    def query(self) -> int:
+        """Address of one with that of `cudaStreamQuery`."""
+
+    @property
+    def stream(self) -> int:
+        """What both are given."""
+
+    def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
+        """Return the handle of a kernel whose inputs have these types; it stays valid as long as this object.
+
+        Raises:
+            BackendError: Its source is refused.
+        """
+
+    def pinned(self, byte_count: int) -> Pinned:
+        """Return zeroed memory of the host that kernels reach."""
+
+    def addresses(self, arrays: Sequence[mx.array]) -> list[int]:
+        """Return where kernels find the first value of each array, which is evaluated first and stays where it is.
+
+        Raises:
+            BackendError: One is empty, or its values do not lie one after another.
+        """
+
+
+class LaunchedKernels:
+    """The kernels of one target, each compiled once for each types of its inputs.
+
+    Args:
+        target: What compiles and runs them.
+    """
+
+    def __init__(self, target: LaunchTarget) -> None:
+        self.target = target
+        self._handles: dict[tuple[KernelKey, tuple[mx.Dtype, ...]], int] = {}
+
+    def handle(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
+        """The kernel of ``spec`` for inputs of these types.
+
+        Raises:
+            BackendError: Its source is refused.
+        """
+        key = (spec.key, tuple(dtypes))
+        if key not in self._handles:
+            self._handles[key] = self.target.compile(spec, dtypes)
+        return self._handles[key]
+
+    def program(self) -> Program:
+        """An empty program."""
+        return Program(self)
+
+    def signal(self) -> Signal:
+        """A word that holds 0."""
+        return Signal(self.target)
+
+
+class Signal:
+    """A word of 32 bits in memory of the host, by which a kernel says how far it is.
+
+    Args:
+        target: What runs the kernel.
+
+    Attributes:
+        address: Of the word, for kernels.
+    """
+
+    def __init__(self, target: LaunchTarget) -> None:
+        self._memory = target.pinned(4)
+        self._word = self._memory.data.view(np.uint32)
+        self._query, self._stream = _QUERY(target.query), target.stream
+        self.address = self._memory.address
+
+    def wait(self, number: int, *, timeout_s: float = SIGNAL_TIMEOUT_S) -> None:
+        """Return when the word is ``number`` (its lowest 32 bits), without letting the processor sleep.
+
+        Raises:
+            BackendError: The device failed, everything launched ended without that number, or it took too long.
+        """
+        wanted, end = number & 0xFFFFFFFF, time.monotonic() + timeout_s
+        while self._word[0] != wanted:
+            code = self._query(self._stream)
+            if self._word[0] == wanted:
+                return
+            if code == 0:
+                raise BackendError(f"kernels ended with the number {self._word[0]} instead of {wanted}")
+            if code != NOT_READY:
+                raise BackendError(f"a kernel failed: the CUDA runtime says {code}; see its list of error codes")
+            if time.monotonic() > end:
+                raise BackendError(f"kernels have not reached the number {wanted} after {timeout_s:g} s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """An argument that changes between runs: the address of an array, or a number.
+
+    Attributes:
+        name: For messages.
+        index: In the table of its program.
+        dtype: Of the array's values; None for a number.
+    """
+
+    name: str
+    index: int
+    dtype: mx.Dtype | None
+
+
+Argument = mx.array | Place | int
+"""An array that the program keeps alive, a place, or a number: the address of pinned memory, or a value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Launch:
+    name: str
+    kernel: int
+    blocks: int
+    threads: int
+    indices: tuple[int, ...]
+
+
+class Program:
+    """Launches in order. Not for several threads at once.
+
+    Args:
+        kernels: Where its kernels come from.
+    """
+
+    def __init__(self, kernels: LaunchedKernels) -> None:
+        self._kernels = kernels
+        self._launches: list[_Launch] = []
+        self._table = np.zeros(64, np.uint64)
+        self._used = 0
+        self._arrays: dict[int, tuple[mx.array, int]] = {}  # by identity, each with its place in the table
+        self._unresolved: list[tuple[mx.array, int]] = []
+        self._held: dict[int, mx.array] = {}  # what places refer to
+
+    def place(self, name: str, dtype: mx.Dtype | None = None) -> Place:
+        """A new argument that holds 0 until it is set; with a type it is the address of an array."""
+        return Place(name=name, index=self._entry(0), dtype=dtype)
+
+    def scratch(self, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
+        """A new array of zeros for launches to write and read."""
+        return mx.contiguous(mx.zeros(tuple(shape), dtype=dtype))
+
+    def add(self, spec: KernelSpec, *arguments: Argument) -> None:
+        """Append a launch.
+
+        Args:
+            spec: The kernel.
+            *arguments: Its inputs, its outputs and its values. Arrays must have the types of the outputs.
+
+        Raises:
+            BackendError: The kernel is refused, or the arguments are not what it takes.
+        """
+        names = (*spec.inputs, *(output.name for output in spec.outputs), *spec.values)
+        if len(arguments) != len(names):
+            raise BackendError(f"{spec.name} takes {len(names)} arguments, not {len(arguments)}: {', '.join(names)}")
+        inputs, rest = arguments[: len(spec.inputs)], arguments[len(spec.inputs) :]
+        dtypes = [_dtype(spec, name, argument) for name, argument in zip(spec.inputs, inputs, strict=True)]
+        for output, argument in zip(spec.outputs, rest, strict=False):
+            if not isinstance(argument, int) and argument.dtype != output.dtype:
+                raise BackendError(f"{output.name} of {spec.name} is {output.dtype}, and was given {argument.dtype}")
+        for name, argument in zip(spec.values, rest[len(spec.outputs) :], strict=True):
+            if isinstance(argument, mx.array) or (isinstance(argument, Place) and argument.dtype is not None):
+                raise BackendError(f"{name} of {spec.name} is a number, and was given an array")
+        launch = _Launch(
+            name=spec.name,
+            kernel=self._kernels.handle(spec, dtypes),
+            blocks=spec.blocks,
+            threads=spec.threads,
+            indices=tuple(self._index(argument) for argument in arguments),
+        )
+        self._launches.append(launch)
+
+    def mark(self) -> int:
+        """How many launches there are: where the next one begins."""
+        return len(self._launches)
+
+    def set(self, place: Place, value: int) -> None:
+        """Give a place a number, or an address, for the runs to come."""
+        self._table[place.index] = value & 0xFFFFFFFFFFFFFFFF
+        self._held.pop(place.index, None)
+
+    def point(self, places: Sequence[Place], arrays: Sequence[mx.array]) -> None:
+        """Give places the addresses of arrays, and keep these alive until others come.
+
+        Raises:
+            BackendError: An array has another type than its place, or no address.
+        """
+        for place, array in zip(places, arrays, strict=True):
+            if array.dtype != place.dtype:
+                raise BackendError(f"{place.name} is of {place.dtype}, and was given an array of {array.dtype}")
+        for place, array, address in zip(places, arrays, self._kernels.target.addresses(arrays), strict=True):
+            self._table[place.index] = address
+            self._held[place.index] = array
+
+    def run(self, first: int = 0, last: int | None = None) -> None:
+        """Launch those from ``first`` up to ``last``, all of them otherwise, and return before they are done.
+
+        Raises:
+            BackendError: There are no such launches, or the device refuses one.
+        """
+        end = len(self._launches) if last is None else last
+        if not 0 <= first <= end <= len(self._launches):
+            raise BackendError(f"launches {first} to {end} are not among the {len(self._launches)} of the program")
+        self._resolve()
+        target, table = self._kernels.target, self._table.ctypes.data
+        function = _LAUNCH(target.launch)
+        for launch in self._launches[first:end]:
+            arguments = (ctypes.c_void_p * len(launch.indices))(*(table + 8 * index for index in launch.indices))
+            blocks, threads = Grid(launch.blocks, 1, 1), Grid(launch.threads, 1, 1)
+            code = function(launch.kernel, blocks, threads, arguments, 0, target.stream)
+            if code:
+                raise BackendError(f"launching {launch.name} failed: the CUDA runtime says {code}")
+
+    def _index(self, argument: Argument) -> int:
+        if isinstance(argument, Place):
+            return argument.index
+        if isinstance(argument, int):
+            return self._entry(argument)
+        if id(argument) not in self._arrays:
+            self._arrays[id(argument)] = argument, self._entry(0)
+            self._unresolved.append(self._arrays[id(argument)])
+        return self._arrays[id(argument)][1]
+
+    def _entry(self, value: int) -> int:
+        if self._used == len(self._table):
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+        self._table[self._used] = value & 0xFFFFFFFFFFFFFFFF
+        self._used += 1
+        return self._used - 1
+
+    def _resolve(self) -> None:
+        """Ask for the addresses of all arrays that came since the last run, together."""
+        if self._unresolved:
+            found = self._kernels.target.addresses([array for array, _ in self._unresolved])
+            for (_, index), address in zip(self._unresolved, found, strict=True):
+                self._table[index] = address
+            self._unresolved.clear()
+
+
+def _dtype(spec: KernelSpec, name: str, argument: Argument) -> mx.Dtype:
+    dtype = None if isinstance(argument, int) else argument.dtype
+    if dtype is None:
+        raise BackendError(f"{name} of {spec.name} is an array, and was given a number")
+    return dtype
