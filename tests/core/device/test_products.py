@@ -1,0 +1,69 @@
+"""A row times a matrix: the kernel, run on the host, agrees with MLX's operation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from slotstream_core.backend import Backend
+from slotstream_core.models.qwen4_exp.device.kernels import random_row
+from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
+from slotstream_core.models.qwen4_exp.device.products import RowProduct, suits_product
+from slotstream_core.models.qwen4_exp.projections import Projection
+from tests.core.device.emulation import COMPILER, EmulatedTarget, Emulator
+
+pytestmark = pytest.mark.skipif(
+    COMPILER is None or Backend.detect().kind == "cuda", reason="runs kernels on the host, with a C++ compiler"
+)
+
+COLUMNS = 96
+
+
+def matrix(rows: int, bits: int, group_size: int) -> Projection:
+    weight = random_row(rows, COLUMNS)
+    if not bits:
+        return Projection(weight)
+    packed, scales, biases = mx.quantize(weight, group_size=group_size, bits=bits)
+    return Projection(packed, scales=scales, biases=biases, bits=bits, group_size=group_size)
+
+
+def check(y: mx.array, stored: Projection, x: mx.array) -> None:
+    """``y`` is the product in float32, rounded."""
+    weight = stored.weight.astype(mx.float32)
+    if stored.scales is not None and stored.biases is not None:
+        scales, biases = stored.scales.astype(mx.float32), stored.biases.astype(mx.float32)
+        weight = mx.dequantize(stored.weight, scales, biases, group_size=stored.group_size, bits=stored.bits)
+    wanted = x.astype(mx.float32) @ weight.T
+    np.testing.assert_allclose(np.array(y.astype(mx.float32)), np.array(wanted), rtol=0.005, atol=0.001)
+
+
+@pytest.mark.parametrize("bits", [0, 4, 8])
+@pytest.mark.parametrize("rows", [5, 24])
+def test_a_row_is_multiplied_whatever_a_matrix_is_stored_as(tmp_path: Path, bits: int, rows: int) -> None:
+    program = LaunchedKernels(EmulatedTarget(Emulator(tmp_path))).program()
+    stored, x, y = matrix(rows, bits, 32), random_row(1, COLUMNS), program.scratch((1, rows), mx.bfloat16)
+    assert suits_product(stored)
+    RowProduct(stored).add(program, x, y)
+    program.run()
+    check(y, stored, x)
+
+
+def test_large_matrices_share_what_is_read_of_the_row(tmp_path: Path) -> None:
+    packed, scales, biases = mx.quantize(random_row(8195, 64), group_size=64, bits=4)
+    large = Projection(packed, scales=scales, biases=biases, bits=4, group_size=64)
+    product = RowProduct(large)
+    assert product.spec.blocks == 257  # of eight warps with four rows each
+    program = LaunchedKernels(EmulatedTarget(Emulator(tmp_path))).program()
+    x, y = random_row(1, 64), program.scratch((1, 8195), mx.bfloat16)
+    product.add(program, x, y)
+    program.run()
+    check(y, large, x)
+
+
+def test_matrices_that_no_kernel_reads_are_told_apart() -> None:
+    assert not suits_product(Projection(random_row(4, 24)))
+    assert not suits_product(Projection(random_row(4, 32).astype(mx.float32)))
+    assert not suits_product(matrix(4, 2, 32))
