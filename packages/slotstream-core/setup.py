@@ -49,6 +49,7 @@ SOURCES = (
     "pieces_avx2.c",
     "mirrors.c",
     "copies.c",
+    "launches.c",
     "segments.c",
     "lanes.c",
     "residency.c",
@@ -62,6 +63,7 @@ SOURCES = (
     "draft_module.c",
     "residency_module.c",
     "tickets_module.c",
+    "launches_module.c",
 )
 HEADERS = (
     "slotstream_native.h",
@@ -78,6 +80,7 @@ HEADERS = (
     "pieces_body.h",
     "mirrors.h",
     "copies.h",
+    "launches.h",
     "tiles_body.h",
     "attention_body.h",
     "segments.h",

@@ -1,4 +1,4 @@
-/* The Python functions of layer_module.c, draft_module.c, residency_module.c and tickets_module.c. */
+/* The Python functions of layer_module.c, draft_module.c, residency_module.c, tickets_module.c and launches_module.c. */
 #ifndef SLOTSTREAM_LAYER_MODULE_H
 #define SLOTSTREAM_LAYER_MODULE_H
 
@@ -33,5 +33,8 @@ PyObject *ss_py_foresee(PyObject *self, PyObject *const *args, Py_ssize_t count)
 PyObject *ss_py_requested(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_redeem(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_program(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_launch(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_await_number(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -15,21 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.errors import BackendError
-from slotstream_core.models.qwen4_exp.device.kernels import HEADER, Kernel, KernelSpec
+from slotstream_core.experts.cuda_memory import function_address
+from slotstream_core.models.qwen4_exp.device.kernels import C_NAMES, HEADER, Kernel, KernelSpec
 from slotstream_core.models.qwen4_exp.device.launching import Pinned
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 SHIM = Path(__file__).with_name("emulated.h")
-
-C_NAMES = {
-    mx.bfloat16: "__nv_bfloat16",
-    mx.float32: "float",
-    mx.int32: "int32_t",
-    mx.uint32: "uint32_t",
-    mx.int64: "long long",
-    mx.uint64: "unsigned long long",
-    mx.uint8: "uint8_t",
-}
 
 
 @dataclass
@@ -143,8 +134,8 @@ class EmulatedTarget:
         self._launcher = emulator.compiled("launcher", LAUNCHER)
         self._names: dict[int, str] = {}
         self._kept: list[ctypes.CDLL] = []
-        self.launch = _address(self._launcher.launch)
-        self.query = _address(self._launcher.query)
+        self.launch = function_address(self._launcher.launch)
+        self.query = function_address(self._launcher.query)
 
     def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
         """See `LaunchTarget.compile`."""
@@ -153,7 +144,7 @@ class EmulatedTarget:
         except RuntimeError as error:
             raise BackendError(f"compiling {spec.name} failed: {error}") from error
         self._kept.append(library)
-        handle = _address(library.launched)
+        handle = function_address(library.launched)
         self._names[handle] = spec.name
         return handle
 
@@ -188,10 +179,6 @@ class EmulatedTarget:
     def answer(self, code: int) -> None:
         """What a query says."""
         self._launcher.fail(code)
-
-
-def _address(function: object) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 def host_bytes(array: mx.array) -> npt.NDArray[np.uint8]:

@@ -1,7 +1,8 @@
-"""Programs of kernels, run on the host: what is launched, with which arguments, and what comes back."""
+"""Programs of kernels, run on the host or on a GPU: what is launched, with which arguments, and what comes back."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,12 +11,16 @@ import pytest
 
 from slotstream_core.backend import Backend
 from slotstream_core.errors import BackendError
+from slotstream_core.models.qwen4_exp.device.cuda_launching import CudaTarget, cuda_source
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, KernelSpec, Output
-from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
+from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, LaunchTarget
+from slotstream_core.native.binding import library_path
 from tests.core.device.emulation import COMPILER, EmulatedTarget, Emulator
 
+ON_GPU = Backend.detect().kind == "cuda"
+
 pytestmark = pytest.mark.skipif(
-    COMPILER is None or Backend.detect().kind == "cuda", reason="runs kernels on the host, with a C++ compiler"
+    library_path() is None or (COMPILER is None and not ON_GPU), reason="needs the native library and a C++ compiler"
 )
 
 WIDTH = 48
@@ -55,15 +60,23 @@ PUBLISH = KernelSpec(
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> EmulatedTarget:
-    return EmulatedTarget(Emulator(tmp_path_factory.mktemp("launched")))
+def target(tmp_path_factory: pytest.TempPathFactory) -> LaunchTarget:
+    return CudaTarget() if ON_GPU else EmulatedTarget(Emulator(tmp_path_factory.mktemp("launched")))
 
 
 @pytest.fixture
-def kernels(target: EmulatedTarget) -> LaunchedKernels:
+def emulated(target: LaunchTarget) -> EmulatedTarget:
+    """The target where it is the host, without anything left of other tests."""
+    if not isinstance(target, EmulatedTarget):
+        pytest.skip("a GPU does not fail on demand")
     target.launches()
     target.refuse(from_launch=-1)
     target.answer(0)
+    return target
+
+
+@pytest.fixture
+def kernels(target: LaunchTarget) -> LaunchedKernels:
     return LaunchedKernels(target)
 
 
@@ -72,8 +85,10 @@ def numbers(seed: int) -> mx.array:
 
 
 def test_a_program_runs_its_kernels_in_order_and_the_host_sees_what_they_publish(
-    kernels: LaunchedKernels, target: EmulatedTarget
+    kernels: LaunchedKernels, target: LaunchTarget
 ) -> None:
+    if isinstance(target, EmulatedTarget):
+        target.launches()
     program, signal, out = kernels.program(), kernels.signal(), target.pinned(4 * WIDTH)
     a, given, number = numbers(1), program.place("given", mx.float32), program.place("number")
     total = program.scratch((WIDTH,), mx.float32)
@@ -88,16 +103,20 @@ def test_a_program_runs_its_kernels_in_order_and_the_host_sees_what_they_publish
         program.run(middle)
         signal.wait(turn)
         np.testing.assert_array_equal(out.data.view(np.float32), np.array(a + 3 * b))
-    assert target.launches() == ["add", "publish"] * 2
+    if isinstance(target, EmulatedTarget):
+        assert target.launches() == ["add", "publish"] * 2
 
 
-def test_a_program_may_grow_after_it_ran(kernels: LaunchedKernels) -> None:
-    program, a = kernels.program(), numbers(1)
+def test_a_program_may_grow_after_it_ran(kernels: LaunchedKernels, target: LaunchTarget) -> None:
+    program, a, signal, out = kernels.program(), numbers(1), kernels.signal(), target.pinned(4 * WIDTH)
     results = [program.scratch((WIDTH,), mx.float32) for _ in range(40)]  # more arguments than the table began with
     for before, after in zip([a, *results], results, strict=False):
         program.add(ADD, before, a, after, 1)
         program.run(program.mark() - 1)
-    np.testing.assert_array_equal(np.array(results[-1]), 41 * np.array(a))
+    program.add(PUBLISH, results[-1], out.address, signal.address, 5)
+    program.run(program.mark() - 1)
+    signal.wait(5)
+    np.testing.assert_array_equal(out.data.view(np.float32), 41 * np.array(a))
 
 
 def test_arguments_that_do_not_suit_a_kernel_are_refused(kernels: LaunchedKernels) -> None:
@@ -118,39 +137,49 @@ def test_arguments_that_do_not_suit_a_kernel_are_refused(kernels: LaunchedKernel
     assert program.mark() == 0
 
 
-def test_arrays_without_an_address_are_refused(target: EmulatedTarget) -> None:
+def test_arrays_without_an_address_are_refused(target: LaunchTarget) -> None:
     rows = mx.arange(12).reshape(3, 4)
-    with pytest.raises(BackendError, match="do not lie together"):
-        target.addresses([rows, rows.T])
+    for apart in (rows.T, rows[:, :2]):
+        with pytest.raises(BackendError, match="do not lie together"):
+            target.addresses([rows, apart])
     with pytest.raises(BackendError, match="is empty"):
         target.addresses([rows[:0]])
-    first, second = target.addresses([rows, rows])
-    assert first == second
+
+
+def test_an_array_has_one_address_and_a_part_of_it_lies_inside(target: LaunchTarget) -> None:
+    arrays = [mx.zeros((n + 1, 5), dtype=mx.bfloat16) for n in range(40)]
+    mx.eval(arrays)
+    parts = [array[n // 2 :] for n, array in enumerate(arrays)]
+    found = target.addresses([*arrays, *parts, mx.array(1.5)])
+    assert found[:40] == target.addresses(arrays)
+    assert len(set(found[:40])) == 40
+    for n, (whole, part) in enumerate(zip(found[:40], found[40:80], strict=True)):
+        assert part == whole + n // 2 * 10
 
 
 def test_a_launch_that_the_device_refuses_is_told_by_its_name_and_code(
-    kernels: LaunchedKernels, target: EmulatedTarget
+    kernels: LaunchedKernels, emulated: EmulatedTarget
 ) -> None:
     program, a = kernels.program(), numbers(1)
     for _ in range(3):
         program.add(ADD, a, a, program.scratch((WIDTH,), mx.float32), 1)
-    target.refuse(from_launch=1)
+    emulated.refuse(from_launch=1)
     with pytest.raises(BackendError, match="launching add failed: the CUDA runtime says 719"):
         program.run()
-    assert target.launches() == ["add"]
+    assert emulated.launches() == ["add"]
     with pytest.raises(BackendError, match="launches 2 to 4 are not among the 3 of the program"):
         program.run(2, 4)
 
 
-def test_a_number_that_never_comes_is_no_endless_wait(kernels: LaunchedKernels, target: EmulatedTarget) -> None:
+def test_a_number_that_never_comes_is_no_endless_wait(kernels: LaunchedKernels, emulated: EmulatedTarget) -> None:
     signal = kernels.signal()
     signal.wait(1 << 32)  # its lowest bits
     with pytest.raises(BackendError, match="ended with the number 0 instead of 1"):
         signal.wait(1)
-    target.answer(600)
+    emulated.answer(600)
     with pytest.raises(BackendError, match="have not reached the number 1 after 0.002 s"):
         signal.wait(1, timeout_s=0.002)
-    target.answer(700)
+    emulated.answer(700)
     with pytest.raises(BackendError, match="the CUDA runtime says 700"):
         signal.wait(1)
 
@@ -164,5 +193,20 @@ def test_a_source_that_does_not_compile_is_a_typed_error(kernels: LaunchedKernel
     wrong = KernelSpec(
         name="wrong", inputs=(), outputs=ADD.outputs, constants={}, body="sum[0] = missing;", blocks=1, threads=32
     )
-    with pytest.raises(BackendError, match="compiling wrong failed"):
+    with pytest.raises(BackendError, match=r"compiling wrong failed|refuses the kernel slotstream_wrong"):
         kernels.handle(wrong, [])
+
+
+def test_without_the_native_library_nothing_is_launched(target: LaunchTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "slotstream_core._native", None)
+    with pytest.raises(BackendError, match="cannot be launched without the native library"):
+        LaunchedKernels(target)
+
+
+def test_the_source_for_a_gpu_has_every_argument_in_its_order() -> None:
+    source = cuda_source(ADD, [mx.float32, mx.bfloat16])
+    assert (
+        'extern "C" __global__ void __launch_bounds__(32) slotstream_add'
+        "(const float* a, const __nv_bfloat16* b, float* sum, const long long factor) {\nconstexpr int WIDTH = 48;"
+    ) in source
+    assert "#include" not in source

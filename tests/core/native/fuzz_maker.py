@@ -10,10 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slotstream_core.experts.copy_kernel import Grid
 from slotstream_core.native.binding import MatrixStructure
 from slotstream_core.native.lanes import LaneSettings
 
 Array = npt.NDArray[Any]
+
+LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, Grid, Grid, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+)
+QUERY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
 class Address(int):
@@ -39,6 +45,9 @@ class Maker:
             file.flush()
             self.zeros = os.dup(file.fileno())
         self.lanes = self._open_lanes(library)
+        functions = LAUNCH(lambda *_: self.up_to(9, 0) // 9), QUERY(lambda _: 0)
+        self.lasting.append(functions)
+        self.launch, self.query = (Address(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in functions)
 
     def _open_lanes(self, library: ctypes.CDLL) -> Address:
         scratch = np.zeros(4 * 4096, np.uint8)

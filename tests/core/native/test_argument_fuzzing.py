@@ -39,6 +39,8 @@ GLUE = (
         "segments.c",
         "copies.c",
         "mirrors.c",
+        "launches_module.c",
+        "launches.c",
     ),
 )
 THREADS = ("variants.c", "threads.c")

@@ -75,6 +75,15 @@ def build_lanes(folder: pathlib.Path, *flags: str) -> pathlib.Path:
     return program
 
 
+def build_launches(folder: pathlib.Path, *flags: str) -> pathlib.Path:
+    if COMPILER is None:
+        pytest.skip("no compiler here")
+    program = folder / "launches_test"
+    sources = [str(CSRC / "launches.c"), str(TESTS / "launches_test.c")]
+    subprocess.run([COMPILER, *FLAGS, *flags, *sources, "-o", str(program), "-pthread"], check=True)
+    return program
+
+
 def run(*command: str) -> str:
     # Leak detection traces the process, which containers often forbid.
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
@@ -125,6 +134,11 @@ def test_reading_small_records_has_no_data_race(tmp_path: pathlib.Path) -> None:
     assert "residency ok" in run(str(build_residency(tmp_path, "-O1", "-fsanitize=thread")))
 
 
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_launches_and_their_numbers_pass_their_c_test_under_sanitizers(tmp_path: pathlib.Path, sanitizer: str) -> None:
+    assert "launches ok" in run(str(build_launches(tmp_path, "-O1", f"-fsanitize={sanitizer}")))
+
+
 @pytest.mark.slow
 def test_neon_passes_the_c_test_in_an_emulator(tmp_path: pathlib.Path) -> None:
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
@@ -146,7 +160,7 @@ def test_the_steps_of_every_instruction_set_pass_their_c_test(tmp_path: pathlib.
 
 
 def test_the_core_needs_no_python_header() -> None:
-    modules = {"module.c", "layer_module.c", "residency_module.c", "blas_forwarding.c"}
+    modules = {"module.c", "layer_module.c", "residency_module.c", "launches_module.c", "blas_forwarding.c"}
     glue = modules | {"arrays.h", "layer_module.h"}
     core = [path for path in CSRC.iterdir() if path.suffix in (".c", ".h") and path.name not in glue]
     assert len(core) > len(glue)

@@ -161,7 +161,7 @@ def test_the_argument_has_the_size_that_the_library_and_the_kernel_give_it(kerne
 
 
 def test_without_the_cuda_compiler_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotstream_core.experts.copy_kernel.COMPILER", "libnosuchcompiler.so")
+    monkeypatch.setattr("slotstream_core.cuda_compiler.COMPILER", "libnosuchcompiler.so")
 
     class Runtime:
         def cudaDeviceGetAttribute(self, place: object, attribute: int, device: int) -> int:  # noqa: N802

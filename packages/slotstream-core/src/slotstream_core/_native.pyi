@@ -562,3 +562,45 @@ def ask(
         1, or 0 when the request must be refused, -1 when there is no memory to plan its reads; in both cases nothing
         is held for it, and what was joined counts.
     """
+
+class Program:
+    """Launches in order; keeps the table of their arguments."""
+
+def program(
+    launch: int,
+    stream: int,
+    launches: npt.NDArray[np.int64],
+    indices: _Ids,
+    table: npt.NDArray[np.uint64],
+    /,
+) -> Program:
+    """Describe launches of kernels; see csrc/launches.h.
+
+    Args:
+        launch: Address of a function with the signature of `cudaLaunchKernel`.
+        stream: What it is given.
+        launches: [launches, 5]: the kernel's handle, blocks, threads, and its arguments, the first and how many.
+        indices: Of all arguments, where they are in the table.
+        table: What launches pass on, 64 bits each. It is kept, may change between runs, and must not move.
+    """
+
+def launch(program: Program, first: int, last: int, /) -> tuple[int, int] | None:
+    """Launch those from ``first`` up to ``last``, without Python's lock.
+
+    Returns:
+        None, or the number of the launch that was refused and the code; those before it are under way.
+    """
+
+def await_number(address: int, number: int, timeout_s: float, query: int, stream: int, /) -> int:
+    """Wait, awake and without Python's lock, until a word of 32 bits holds a number.
+
+    Args:
+        address: Of the word.
+        number: Its lowest 32 bits count.
+        timeout_s: Longest wait, at most 1e6.
+        query: Address of a function with the signature of `cudaStreamQuery`, called every millisecond.
+        stream: What it is given.
+
+    Returns:
+        0; -1 after that time; -2 when everything on the stream had ended without it; else what the query said.
+    """

@@ -2,7 +2,7 @@
 
 The memory of slots is managed, since MLX shows it to the host, and beginning a copy into managed memory costs the
 driver 5 microseconds a piece, whether pieces are handed over singly or together (docs/log.md). A launch costs as much
-for 128 of them, and fetches at the speed of the bus. The CUDA compiler that MLX brings along makes the kernel.
+for 128 of them, and fetches at the speed of the bus.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from slotstream_core.errors import BackendError
+from slotstream_core.cuda_compiler import load_kernel
 
-COMPILER: Final = "libnvrtc.so.13"
 NAME: Final = "slotstream_copy_pieces"
-CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # cudaDevAttrComputeCapabilityMajor and Minor
 
 MOST_PIECES: Final = 128
 """`SS_COPIES` of csrc/copies.h: pieces of one launch."""
@@ -73,55 +71,9 @@ class Grid(ctypes.Structure):
 
 
 def compile_copy_kernel(runtime: ctypes.CDLL, *, device: int) -> int:
-    """Compile the kernel for one device and return its handle, which stays valid until the process ends.
-
-    Args:
-        runtime: The CUDA runtime.
-        device: Its number there.
+    """Compile the kernel for one device and return its handle; see `load_kernel`.
 
     Raises:
         BackendError: The compiler is not there, or something refuses.
     """
-    code = _compiled(f"sm_{_capability(runtime, device)}")
-    library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-    _require(
-        runtime.cudaLibraryLoadData(ctypes.byref(library), code, None, None, 0, None, None, 0),
-        "loading the copy kernel",
-    )
-    _require(runtime.cudaLibraryGetKernel(ctypes.byref(kernel), library, NAME.encode()), "finding the copy kernel")
-    return kernel.value or 0
-
-
-def _capability(runtime: ctypes.CDLL, device: int) -> str:
-    digits = ""
-    for attribute in (CAPABILITY_MAJOR, CAPABILITY_MINOR):
-        value = ctypes.c_int()
-        _require(runtime.cudaDeviceGetAttribute(ctypes.byref(value), attribute, device), "asking for the device's kind")
-        digits += str(value.value)
-    return digits
-
-
-def _compiled(architecture: str) -> ctypes.Array[ctypes.c_char]:
-    try:
-        compiler = ctypes.CDLL(COMPILER)
-    except OSError as error:
-        raise BackendError(f"the CUDA compiler {COMPILER} cannot be loaded ({error})") from error
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    _require(
-        compiler.nvrtcCreateProgram(ctypes.byref(program), SOURCE.encode(), b"copy_pieces.cu", 0, None, None),
-        "preparing the copy kernel",
-    )
-    options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
-    try:
-        _require(compiler.nvrtcCompileProgram(program, 1, options), "compiling the copy kernel")
-        _require(compiler.nvrtcGetCUBINSize(program, ctypes.byref(size)), "taking the copy kernel")
-        code = ctypes.create_string_buffer(size.value)
-        _require(compiler.nvrtcGetCUBIN(program, code), "taking the copy kernel")
-    finally:
-        compiler.nvrtcDestroyProgram(ctypes.byref(program))
-    return code
-
-
-def _require(code: int, action: str) -> None:
-    if code:
-        raise BackendError(f"{action} failed: CUDA says {code}; see its list of error codes")
+    return load_kernel(runtime, SOURCE, NAME, device=device)

@@ -80,10 +80,10 @@ class CudaMemory:
     def copies(self) -> DeviceCopies | None:
         """See `SlotMemory.copies`."""
         return DeviceCopies(
-            copy=_address(self._runtime.cudaMemcpyAsync),
-            finish=_address(self._runtime.cudaStreamSynchronize),
-            stream=_address(self._runtime.cudaStreamCreateWithFlags),
-            launch=_address(self._runtime.cudaLaunchKernel) if self._kernel else 0,
+            copy=function_address(self._runtime.cudaMemcpyAsync),
+            finish=function_address(self._runtime.cudaStreamSynchronize),
+            stream=function_address(self._runtime.cudaStreamCreateWithFlags),
+            launch=function_address(self._runtime.cudaLaunchKernel) if self._kernel else 0,
             kernel=self._kernel,
         )
 
@@ -179,7 +179,8 @@ class CudaMemory:
             raise BackendError(f"{action} failed: the CUDA runtime says {code}; see its list of error codes")
 
 
-def _address(function: object) -> int:
+def function_address(function: object) -> int:
+    """Where a function of a library loaded by `ctypes` lies."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 

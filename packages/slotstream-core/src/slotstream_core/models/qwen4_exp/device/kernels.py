@@ -63,6 +63,17 @@ __device__ inline float slotstream_dot(const unsigned int* row, int chunk, const
 """
 """Sums over lanes of a warp, and products of 16 bfloat16 values with 16 of a quantised row, 4 or 8 bits each."""
 
+C_NAMES: Mapping[mx.Dtype, str] = {
+    mx.bfloat16: "__nv_bfloat16",
+    mx.float32: "float",
+    mx.int32: "int",
+    mx.uint32: "unsigned int",
+    mx.int64: "long long",
+    mx.uint64: "unsigned long long",
+    mx.uint8: "unsigned char",
+}
+"""What kernels call the values of arrays; bodies use these names, and none of `<stdint.h>`."""
+
 CHUNK = 16
 """Values of a quantised row that a thread takes at once."""
 

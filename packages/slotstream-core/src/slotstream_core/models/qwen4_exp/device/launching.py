@@ -12,10 +12,10 @@ the host (`np.array`, `item`, `memoryview`): on a GPU, MLX would move its memory
 
 from __future__ import annotations
 
-import ctypes
-import time
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Protocol
 
 import mlx.core as mx
@@ -23,17 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.errors import BackendError
-from slotstream_core.experts.copy_kernel import Grid
 from slotstream_core.models.qwen4_exp.device.kernels import KernelKey, KernelSpec
 
 SIGNAL_TIMEOUT_S = 60.0
-NOT_READY = 600
-"""What a query answers while the device is at work, as `cudaStreamQuery`."""
+"""Longest wait for a number: a device that takes longer has hung."""
 
-_LAUNCH = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, Grid, Grid, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
-)
-_QUERY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+TIMEOUT, ENDED = -1, -2  # what `await_number` returns without the number, besides codes of CUDA
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,10 +82,17 @@ class LaunchedKernels:
 
     Args:
         target: What compiles and runs them.
+
+    Raises (constructor):
+        BackendError: The package was installed without a compiler, so that nothing can launch.
     """
 
     def __init__(self, target: LaunchTarget) -> None:
         self.target = target
+        try:
+            self.native = importlib.import_module("slotstream_core._native")
+        except ImportError as error:
+            raise BackendError(f"kernels cannot be launched without the native library: {error}") from error
         self._handles: dict[tuple[KernelKey, tuple[mx.Dtype, ...]], int] = {}
 
     def handle(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
@@ -110,7 +112,7 @@ class LaunchedKernels:
 
     def signal(self) -> Signal:
         """A word that holds 0."""
-        return Signal(self.target)
+        return Signal(self.target, self.native)
 
 
 class Signal:
@@ -118,15 +120,16 @@ class Signal:
 
     Args:
         target: What runs the kernel.
+        native: The compiled module.
 
     Attributes:
         address: Of the word, for kernels.
     """
 
-    def __init__(self, target: LaunchTarget) -> None:
+    def __init__(self, target: LaunchTarget, native: ModuleType) -> None:
         self._memory = target.pinned(4)
         self._word = self._memory.data.view(np.uint32)
-        self._query, self._stream = _QUERY(target.query), target.stream
+        self._native, self._query, self._stream = native, target.query, target.stream
         self.address = self._memory.address
 
     def wait(self, number: int, *, timeout_s: float = SIGNAL_TIMEOUT_S) -> None:
@@ -135,17 +138,13 @@ class Signal:
         Raises:
             BackendError: The device failed, everything launched ended without that number, or it took too long.
         """
-        wanted, end = number & 0xFFFFFFFF, time.monotonic() + timeout_s
-        while self._word[0] != wanted:
-            code = self._query(self._stream)
-            if self._word[0] == wanted:
-                return
-            if code == 0:
-                raise BackendError(f"kernels ended with the number {self._word[0]} instead of {wanted}")
-            if code != NOT_READY:
-                raise BackendError(f"a kernel failed: the CUDA runtime says {code}; see its list of error codes")
-            if time.monotonic() > end:
-                raise BackendError(f"kernels have not reached the number {wanted} after {timeout_s:g} s")
+        code = self._native.await_number(self.address, number, timeout_s, self._query, self._stream)
+        if code == TIMEOUT:
+            raise BackendError(f"kernels have not reached the number {number} after {timeout_s:g} s")
+        if code == ENDED:
+            raise BackendError(f"kernels ended with the number {self._word[0]} instead of {number}")
+        if code:
+            raise BackendError(f"a kernel failed: the CUDA runtime says {code}; see its list of error codes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +183,8 @@ class Program:
     """
 
     def __init__(self, kernels: LaunchedKernels) -> None:
-        self._kernels = kernels
+        self._kernels, self._native = kernels, kernels.native
+        self._compiled: object | None = None  # of what was added so far
         self._launches: list[_Launch] = []
         self._table = np.zeros(64, np.uint64)
         self._used = 0
@@ -229,6 +229,7 @@ class Program:
             indices=tuple(self._index(argument) for argument in arguments),
         )
         self._launches.append(launch)
+        self._compiled = None
 
     def mark(self) -> int:
         """How many launches there are: where the next one begins."""
@@ -255,21 +256,35 @@ class Program:
     def run(self, first: int = 0, last: int | None = None) -> None:
         """Launch those from ``first`` up to ``last``, all of them otherwise, and return before they are done.
 
+        The first run, and the first after something was added, asks for the addresses of arrays and is slow.
+
         Raises:
             BackendError: There are no such launches, or the device refuses one.
         """
         end = len(self._launches) if last is None else last
         if not 0 <= first <= end <= len(self._launches):
             raise BackendError(f"launches {first} to {end} are not among the {len(self._launches)} of the program")
-        self._resolve()
-        target, table = self._kernels.target, self._table.ctypes.data
-        function = _LAUNCH(target.launch)
-        for launch in self._launches[first:end]:
-            arguments = (ctypes.c_void_p * len(launch.indices))(*(table + 8 * index for index in launch.indices))
-            blocks, threads = Grid(launch.blocks, 1, 1), Grid(launch.threads, 1, 1)
-            code = function(launch.kernel, blocks, threads, arguments, 0, target.stream)
-            if code:
-                raise BackendError(f"launching {launch.name} failed: the CUDA runtime says {code}")
+        if self._compiled is None:
+            self._compile()
+        refused = self._native.launch(self._compiled, first, end)
+        if refused is not None:
+            number, code = refused
+            raise BackendError(f"launching {self._launches[number].name} failed: the CUDA runtime says {code}")
+
+    def _compile(self) -> None:
+        """Ask for the addresses of all arrays that came since the last time, together, and describe all launches."""
+        target = self._kernels.target
+        found = target.addresses([array for array, _ in self._unresolved])
+        for (_, index), address in zip(self._unresolved, found, strict=True):
+            self._table[index] = address
+        self._unresolved.clear()
+        launches, indices = np.zeros((len(self._launches), 5), np.int64), list[int]()
+        for row, launch in zip(launches, self._launches, strict=True):
+            row[:] = launch.kernel, launch.blocks, launch.threads, len(indices), len(launch.indices)
+            indices += launch.indices
+        self._compiled = self._native.program(
+            target.launch, target.stream, launches, np.array(indices, np.int32), self._table
+        )
 
     def _index(self, argument: Argument) -> int:
         if isinstance(argument, Place):
@@ -284,17 +299,10 @@ class Program:
     def _entry(self, value: int) -> int:
         if self._used == len(self._table):
             self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            self._compiled = None
         self._table[self._used] = value & 0xFFFFFFFFFFFFFFFF
         self._used += 1
         return self._used - 1
-
-    def _resolve(self) -> None:
-        """Ask for the addresses of all arrays that came since the last run, together."""
-        if self._unresolved:
-            found = self._kernels.target.addresses([array for array, _ in self._unresolved])
-            for (_, index), address in zip(self._unresolved, found, strict=True):
-                self._table[index] = address
-            self._unresolved.clear()
 
 
 def _dtype(spec: KernelSpec, name: str, argument: Argument) -> mx.Dtype:

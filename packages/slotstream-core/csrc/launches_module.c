@@ -1,0 +1,97 @@
+/* Programs of launches as Python functions; see launches.h and _native.pyi. Conventions as in module.c. */
+#include "arrays.h"
+#include "launches.h"
+#include "layer_module.h"
+
+#define CAPSULE "slotstream_core._native.program"
+#define NUMBERS 5 /* of a launch */
+
+typedef struct {
+    ss_program *program;
+    Py_buffer table;
+} Kept;
+
+static void destroy(PyObject *capsule) {
+    Kept *kept = PyCapsule_GetPointer(capsule, CAPSULE);
+    ss_program_free(kept->program);
+    PyBuffer_Release(&kept->table);
+    PyMem_Free(kept);
+}
+
+/* program(launch, stream, launches int64 [n, 5], indices int32, table uint64) */
+PyObject *ss_py_program(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "program", count, 5)) return NULL;
+    ss_launch_function launch = (ss_launch_function)(intptr_t)integer(&call, args[0]);
+    void *stream = (void *)(intptr_t)integer(&call, args[1]);
+    int64_t numbers = 0, indices_count = 0, entries = 0;
+    const ss_kernel_launch *launches = wide_array(&call, args[2], "lq", &numbers, 0);
+    const int32_t *indices = int32_array(&call, args[3], &indices_count, 0);
+    uint64_t *table = wide_array(&call, args[4], "LQ", &entries, PyBUF_WRITABLE);
+    require(&call, launch != NULL, "there is no function to launch with");
+    require(&call, numbers % NUMBERS == 0, "a launch is not five numbers");
+    require(&call, call.failed || ss_check_launches(launches, numbers / NUMBERS, indices, indices_count, entries),
+            "a launch has no kernel, no grid that may be, or arguments that do not exist");
+    Kept *kept = call.failed ? NULL : PyMem_Calloc(1, sizeof *kept);
+    if (kept) kept->program = ss_program_create(launch, stream, launches, numbers / NUMBERS, indices, table);
+    if (!call.failed && (!kept || !kept->program)) PyErr_NoMemory(), call.failed = 1;
+    PyObject *capsule = call.failed ? NULL : PyCapsule_New(kept, CAPSULE, destroy);
+    if (capsule != NULL) {
+        kept->table = call.views[--call.count]; /* not given back by `finish` */
+    } else {
+        if (kept) ss_program_free(kept->program);
+        PyMem_Free(kept);
+        call.failed = 1;
+    }
+    PyObject *none = finish(&call);
+    Py_XDECREF(none);
+    return capsule;
+}
+
+/* launch(program, first, last) -> None, or the number of a launch that failed and its code */
+PyObject *ss_py_launch(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "launch", count, 3)) return NULL;
+    Kept *kept = PyCapsule_GetPointer(args[0], CAPSULE);
+    if (kept == NULL) return NULL;
+    int64_t first = integer(&call, args[1]), last = integer(&call, args[2]), failed = 0;
+    require(&call, call.failed || (0 <= first && first <= last && last <= ss_program_count(kept->program)),
+            "there are no such launches");
+    int32_t code = 0;
+    if (!call.failed) {
+        Py_BEGIN_ALLOW_THREADS
+        code = ss_run_launches(kept->program, first, last, &failed);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *none = finish(&call);
+    if (none == NULL || code == 0) return none;
+    Py_DECREF(none);
+    return Py_BuildValue("(Li)", (long long)failed, (int)code);
+}
+
+/* await_number(address, number, timeout_s, query, stream) -> 0, -1 after that time, -2 when all ended, or a code */
+PyObject *ss_py_await_number(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "await_number", count, 5)) return NULL;
+    int64_t address = integer(&call, args[0]), number = integer(&call, args[1]);
+    double timeout_s = call.failed ? 0.0 : PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred()) call.failed = 1;
+    ss_query_function query = (ss_query_function)(intptr_t)integer(&call, args[3]);
+    void *stream = (void *)(intptr_t)integer(&call, args[4]);
+    require(&call, address != 0 && address % 4 == 0, "there is no word at the address");
+    require(&call, query != NULL, "there is no function to ask the device with");
+    require(&call, timeout_s >= 0.0 && timeout_s <= 1e6, "the time is not one that anybody waits");
+    int32_t code = 0;
+    if (!call.failed) {
+        Py_BEGIN_ALLOW_THREADS
+        code = ss_await((const uint32_t *)(intptr_t)address, (uint32_t)number, timeout_s, query, stream);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *none = finish(&call);
+    if (none == NULL) return NULL;
+    Py_DECREF(none);
+    return PyLong_FromLong(code);
+}
