@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +37,7 @@ class Emulator:
     folder: Path
     launches: list[str] = field(default_factory=list)
     spoil: tuple[tuple[str, str], ...] = ()
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __call__(self, spec: KernelSpec) -> Kernel:
         """Return the kernel of ``spec``; it is compiled when it first runs."""
@@ -86,7 +88,7 @@ class Emulator:
     def compiled(self, name: str, text: str) -> ctypes.CDLL:
         """A library made from C++."""
         assert COMPILER is not None
-        number = len(list(self.folder.glob("*.cpp")))
+        number = next(self._numbers)
         source, library = self.folder / f"{number}_{name}.cpp", self.folder / f"{number}_{name}.so"
         source.write_text(text)
         command = [COMPILER, "-std=c++17", "-O0", "-shared", "-fPIC", "-o", str(library), str(source)]

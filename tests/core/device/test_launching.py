@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from slotstream_core.backend import Backend
 from slotstream_core.errors import BackendError
-from slotstream_core.models.qwen4_exp.device.cuda_launching import CudaTarget, cuda_source
+from slotstream_core.models.qwen4_exp.device.cuda_launching import CudaTarget, cuda_launches, cuda_source
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, KernelSpec, Output
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, LaunchTarget
 from slotstream_core.native.binding import library_path
@@ -194,13 +195,20 @@ def test_a_source_that_does_not_compile_is_a_typed_error(kernels: LaunchedKernel
         name="wrong", inputs=(), outputs=ADD.outputs, constants={}, body="sum[0] = missing;", blocks=1, threads=32
     )
     with pytest.raises(BackendError, match=r"compiling wrong failed|refuses the kernel slotstream_wrong"):
-        kernels.handle(wrong, [])
+        kernels.handles([(ADD, (mx.float32, mx.float32)), (wrong, ())])
 
 
 def test_without_the_native_library_nothing_is_launched(target: LaunchTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "slotstream_core._native", None)
     with pytest.raises(BackendError, match="cannot be launched without the native library"):
         LaunchedKernels(target)
+
+
+@pytest.mark.skipif(ON_GPU, reason="there is a GPU")
+def test_without_a_gpu_there_is_nothing_to_launch_with_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert cuda_launches() is None
+    assert "kernels are handed to MLX one by one" in caplog.text
 
 
 def test_the_source_for_a_gpu_has_every_argument_in_its_order() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Sequence
 
 import mlx.core as mx
@@ -12,7 +13,9 @@ from slotstream_core.cuda_compiler import load_kernel
 from slotstream_core.errors import BackendError
 from slotstream_core.experts.cuda_memory import RUNTIME, STREAM_NON_BLOCKING, CudaMemory, function_address
 from slotstream_core.models.qwen4_exp.device.kernels import C_NAMES, HEADER, KernelSpec
-from slotstream_core.models.qwen4_exp.device.launching import Pinned
+from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, Pinned
+
+logger = logging.getLogger("slotstream.device")
 
 PRELUDE = """
 #define INFINITY __int_as_float(0x7f800000)
@@ -64,10 +67,10 @@ class CudaTarget:
         self._device = device
         self._memory = CudaMemory(device=device)
         self._runtime = ctypes.CDLL(RUNTIME)
-        self._tell = _spy(compact=False), _spy(compact=True)
         self.launch = function_address(self._runtime.cudaLaunchKernel)
         self.query = function_address(self._runtime.cudaStreamQuery)
         self.stream = self._make_stream()
+        self._tell = _spy(compact=False), _spy(compact=True)
 
     def _make_stream(self) -> int:
         """The device's first choice among what is ready, so that a layer does not wait behind copies of records."""
@@ -112,6 +115,15 @@ class CudaTarget:
                     raise BackendError(f"the values of an array of shape {array.shape} do not lie together")
             found += plain
         return found
+
+
+def cuda_launches() -> LaunchedKernels | None:
+    """What launches kernels on MLX's GPU; None, after a warning, where something for that is missing."""
+    try:
+        return LaunchedKernels(CudaTarget())
+    except (BackendError, AttributeError) as error:  # a runtime without one of the functions
+        logger.warning("kernels are handed to MLX one by one, which is slower: %s", error)
+        return None
 
 
 def _spy(*, compact: bool) -> Callable[[Sequence[mx.array]], mx.array]:

@@ -13,7 +13,9 @@ the host (`np.array`, `item`, `memoryview`): on a GPU, MLX would move its memory
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol
@@ -62,6 +64,8 @@ class LaunchTarget(Protocol):
     def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
         """Return the handle of a kernel whose inputs have these types; it stays valid as long as this object.
 
+        Called by several threads at once.
+
         Raises:
             BackendError: Its source is refused.
         """
@@ -95,16 +99,19 @@ class LaunchedKernels:
             raise BackendError(f"kernels cannot be launched without the native library: {error}") from error
         self._handles: dict[tuple[KernelKey, tuple[mx.Dtype, ...]], int] = {}
 
-    def handle(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
-        """The kernel of ``spec`` for inputs of these types.
+    def handles(self, wanted: Sequence[tuple[KernelSpec, tuple[mx.Dtype, ...]]]) -> list[int]:
+        """The kernels of some sources for inputs of some types; those that are new are compiled side by side.
 
         Raises:
-            BackendError: Its source is refused.
+            BackendError: A source is refused.
         """
-        key = (spec.key, tuple(dtypes))
-        if key not in self._handles:
-            self._handles[key] = self.target.compile(spec, dtypes)
-        return self._handles[key]
+        keys = [(spec.key, dtypes) for spec, dtypes in wanted]
+        missing = {key: each for key, each in zip(keys, wanted, strict=True) if key not in self._handles}
+        if missing:
+            with ThreadPoolExecutor(max_workers=min(len(missing), os.cpu_count() or 1)) as threads:
+                made = list(threads.map(lambda each: self.target.compile(*each), missing.values()))
+            self._handles.update(zip(missing, made, strict=True))
+        return [self._handles[key] for key in keys]
 
     def program(self) -> Program:
         """An empty program."""
@@ -168,10 +175,8 @@ Argument = mx.array | Place | int
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Launch:
-    name: str
-    kernel: int
-    blocks: int
-    threads: int
+    spec: KernelSpec
+    dtypes: tuple[mx.Dtype, ...]
     indices: tuple[int, ...]
 
 
@@ -208,27 +213,21 @@ class Program:
             *arguments: Its inputs, its outputs and its values. Arrays must have the types of the outputs.
 
         Raises:
-            BackendError: The kernel is refused, or the arguments are not what it takes.
+            BackendError: The arguments are not what the kernel takes.
         """
         names = (*spec.inputs, *(output.name for output in spec.outputs), *spec.values)
         if len(arguments) != len(names):
             raise BackendError(f"{spec.name} takes {len(names)} arguments, not {len(arguments)}: {', '.join(names)}")
         inputs, rest = arguments[: len(spec.inputs)], arguments[len(spec.inputs) :]
-        dtypes = [_dtype(spec, name, argument) for name, argument in zip(spec.inputs, inputs, strict=True)]
+        dtypes = tuple(_dtype(spec, name, argument) for name, argument in zip(spec.inputs, inputs, strict=True))
         for output, argument in zip(spec.outputs, rest, strict=False):
             if not isinstance(argument, int) and argument.dtype != output.dtype:
                 raise BackendError(f"{output.name} of {spec.name} is {output.dtype}, and was given {argument.dtype}")
         for name, argument in zip(spec.values, rest[len(spec.outputs) :], strict=True):
             if isinstance(argument, mx.array) or (isinstance(argument, Place) and argument.dtype is not None):
                 raise BackendError(f"{name} of {spec.name} is a number, and was given an array")
-        launch = _Launch(
-            name=spec.name,
-            kernel=self._kernels.handle(spec, dtypes),
-            blocks=spec.blocks,
-            threads=spec.threads,
-            indices=tuple(self._index(argument) for argument in arguments),
-        )
-        self._launches.append(launch)
+        indices = tuple(self._index(argument) for argument in arguments)
+        self._launches.append(_Launch(spec=spec, dtypes=dtypes, indices=indices))
         self._compiled = None
 
     def mark(self) -> int:
@@ -256,10 +255,11 @@ class Program:
     def run(self, first: int = 0, last: int | None = None) -> None:
         """Launch those from ``first`` up to ``last``, all of them otherwise, and return before they are done.
 
-        The first run, and the first after something was added, asks for the addresses of arrays and is slow.
+        The first run, and the first after something was added, compiles kernels, asks for the addresses of arrays,
+        and is slow.
 
         Raises:
-            BackendError: There are no such launches, or the device refuses one.
+            BackendError: There are no such launches, or a kernel, an array or a launch is refused.
         """
         end = len(self._launches) if last is None else last
         if not 0 <= first <= end <= len(self._launches):
@@ -269,18 +269,19 @@ class Program:
         refused = self._native.launch(self._compiled, first, end)
         if refused is not None:
             number, code = refused
-            raise BackendError(f"launching {self._launches[number].name} failed: the CUDA runtime says {code}")
+            raise BackendError(f"launching {self._launches[number].spec.name} failed: the CUDA runtime says {code}")
 
     def _compile(self) -> None:
-        """Ask for the addresses of all arrays that came since the last time, together, and describe all launches."""
+        """Compile what is new and ask for the addresses of new arrays, together, and describe all launches."""
         target = self._kernels.target
+        handles = self._kernels.handles([(launch.spec, launch.dtypes) for launch in self._launches])
         found = target.addresses([array for array, _ in self._unresolved])
         for (_, index), address in zip(self._unresolved, found, strict=True):
             self._table[index] = address
         self._unresolved.clear()
         launches, indices = np.zeros((len(self._launches), 5), np.int64), list[int]()
-        for row, launch in zip(launches, self._launches, strict=True):
-            row[:] = launch.kernel, launch.blocks, launch.threads, len(indices), len(launch.indices)
+        for row, launch, handle in zip(launches, self._launches, handles, strict=True):
+            row[:] = handle, launch.spec.blocks, launch.spec.threads, len(indices), len(launch.indices)
             indices += launch.indices
         self._compiled = self._native.program(
             target.launch, target.stream, launches, np.array(indices, np.int32), self._table
