@@ -20,6 +20,7 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 
 struct __nv_bfloat16 { uint16_t bits; };
 static inline float __uint_as_float(unsigned int bits) { float value; memcpy(&value, &bits, 4); return value; }
+static inline unsigned int __float_as_uint(float value) { unsigned int bits; memcpy(&bits, &value, 4); return bits; }
 static inline float __bfloat162float(__nv_bfloat16 x) { return __uint_as_float((unsigned int)x.bits << 16); }
 static inline __nv_bfloat16 __float2bfloat16(float value) {
   unsigned int bits;
@@ -36,7 +37,7 @@ static place threadIdx, blockIdx, blockDim, gridDim;
 struct meeting { int size, arrived; unsigned long opened; };
 
 static meeting whole, warps[MOST_THREADS / 32];
-static float exchanged[MOST_THREADS];
+static uint32_t exchanged[MOST_THREADS];
 static ucontext_t contexts[MOST_THREADS], scheduler;
 static void (*thread_body)();
 static int finished;
@@ -52,13 +53,15 @@ static void meet(meeting* at) {
 static inline void __syncthreads() { meet(&whole); }
 static inline void __syncwarp() { meet(&warps[threadIdx.x / 32]); }
 static inline void __threadfence_system() {}
-static inline float __shfl_xor_sync(unsigned int, float value, int apart) {
+template <class Value>
+static inline Value __shfl_xor_sync(unsigned int, Value value, int apart) {
+  static_assert(sizeof value == 4, "a register");
   const int thread = threadIdx.x, warp = thread / 32;
-  exchanged[thread] = value;
+  memcpy(&exchanged[thread], &value, 4);
   meet(&warps[warp]);
-  const float other = exchanged[32 * warp + ((thread % 32) ^ apart)];
+  memcpy(&value, &exchanged[32 * warp + ((thread % 32) ^ apart)], 4);
   meet(&warps[warp]);
-  return other;
+  return value;
 }
 static void run_thread() {
   thread_body();

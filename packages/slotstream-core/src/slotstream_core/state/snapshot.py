@@ -175,6 +175,9 @@ def _to_host(array: mx.array | HostValues) -> HostArray:
     """Return a copy in host memory that nobody can change."""
     if isinstance(array, mx.array):
         name = _NAMES[array.dtype]
+        if mx.default_device() != mx.cpu:
+            # What the host looks at is moved, with all that shares its memory; kernels may know where that lies.
+            array = mx.concatenate([array, array[:0]])
         values: HostValues = np.array(array.view(_BITS[name]) if name in _BITS else array, order="C")
     else:
         name = array.dtype.name

@@ -84,6 +84,7 @@ class AttentionState:
         end = self.length + keys.shape[1]
         self.keys = write_rows(self.keys, keys, self.length, axis=1)
         self.values = write_rows(self.values, values, self.length, axis=1)
+        self.private = {"keys": self.keys, "values": self.values}
         self.length = end
         return self.keys[:, :end], self.values[:, :end]
 

@@ -38,6 +38,8 @@ class IndexState:
         recorded: Raw keys from the last complete block before the last recorded pass to its end.
         recorded_from: Index of the first token of ``recorded``.
         private: The blocks that nothing else refers to and that may be written in place; forks share.
+        tail_room: Arrays of no token, one, and so on up to ``ratio``, all at one place in memory, which nothing else
+            refers to; where ``tail`` is one of them, the next token may be written there in place. Forks share.
     """
 
     blocks: mx.array
@@ -47,14 +49,16 @@ class IndexState:
     recorded: mx.array | None = None
     recorded_from: int = 0
     private: mx.array | None = field(default=None, init=False, repr=False)
+    tail_room: tuple[mx.array, ...] = field(default=(), init=False, repr=False)
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
-        self.private = None
+        self.private, self.tail_room = None, ()
         return replace(self)
 
     def copy(self) -> Self:
         """As `fork`, for going back here from a short way on: blocks completed meanwhile are written over then."""
+        self.tail_room = ()
         copied = replace(self)
         copied.private = self.private
         return copied
@@ -110,6 +114,11 @@ class Selector:
         self._q_norm = weights.norm(f"{prefix}.q_layernorm.weight", config.rms_norm_eps)
         self._k_norm = weights.norm(f"{prefix}.k_layernorm.weight", config.rms_norm_eps)
 
+    @property
+    def norm_weights(self) -> tuple[mx.array, mx.array]:
+        """Of the queries' norm and of the keys', [1, dim] each."""
+        return self._q_norm.plain_weight, self._k_norm.plain_weight
+
     def new_state(self) -> IndexState:
         """The state before the first token."""
         empty = mx.zeros((0, self._dim), self._dtype)
@@ -139,7 +148,7 @@ class Selector:
             whole = raw[: fresh * self._ratio].reshape(fresh, self._ratio, self._dim)
             pooled = whole.astype(mx.float32).mean(axis=1).astype(self._dtype)
             keys = rotate(self._k_norm(pooled[:, None]), block_angles)[:, 0]
-            state.blocks = self._append(state.blocks, keys, done)
+            state.blocks = state.private = self._append(state.blocks, keys, done)
         state.tail = raw[fresh * self._ratio :]
         state.recorded = raw if record else None
         state.recorded_from = done * self._ratio

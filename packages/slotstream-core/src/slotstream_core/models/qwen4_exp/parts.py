@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slotstream_core.models.qwen4_exp.attention import SparseAttention
+from slotstream_core.models.qwen4_exp.device.attention import DeviceAttention
 from slotstream_core.models.qwen4_exp.device.delta import DeviceGatedDelta
 from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer
 from slotstream_core.models.qwen4_exp.device.streams import DeviceHyperConnection, DeviceStreamMixer
@@ -38,6 +39,7 @@ def layer_parts(weights: WeightReader) -> LayerParts:
     """The eager classes where the compiled products are there, those of kernels on a device, else those of MLX."""
     if weights.device is not None:
         return LayerParts(
+            attention=DeviceAttention,
             delta=DeviceGatedDelta,
             experts=DeviceExpertLayer,
             mixer=DeviceStreamMixer,
