@@ -17,9 +17,10 @@ from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.models.qwen4_exp import attention as plain_attention
 from slotstream_core.models.qwen4_exp import indexer
 from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
-from slotstream_core.models.qwen4_exp.device import attention as launched_attention
-from slotstream_core.models.qwen4_exp.device.attention import DeviceAttention, TokenPlace, advance, forget, point
+from slotstream_core.models.qwen4_exp.device import attention_states
+from slotstream_core.models.qwen4_exp.device.attention import AttentionPlaces, DeviceAttention, TokenPlace
 from slotstream_core.models.qwen4_exp.device.attention_kernels import AttentionSizes, InputPlaces, attention_kernels
+from slotstream_core.models.qwen4_exp.device.attention_states import AttentionAdvance
 from slotstream_core.models.qwen4_exp.device.kernels import TOLERANCE
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
 from slotstream_core.models.qwen4_exp.indexer import Selector
@@ -62,7 +63,6 @@ class Pair:
     rotary: RotaryEmbedding
     step: Callable[[mx.array, AttentionState], mx.array]
     chosen: Callable[[], npt.NDArray[np.int32]]
-    drop: Callable[[], None]
     seen: list[npt.NDArray[np.int32]] = field(default_factory=list)
 
     def read(self, x: mx.array, state: AttentionState, *, record: bool = False) -> mx.array:
@@ -119,18 +119,21 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         weights, prefix = WeightReader(stored, DEVICE), "language_model.model.layers.0.self_attn"
         device = DeviceAttention(weights, prefix, stored.config)
         assert device.launchable
-        program = LaunchedKernels(EmulatedTarget(Emulator(folder))).program()
+        target = EmulatedTarget(Emulator(folder))
+        program = LaunchedKernels(target).program()
         rotary = RotaryEmbedding(stored.config, mx.bfloat16)
         token, scratch = TokenPlace(program, rotary, RATIO), device.scratch(program)
         x, y = program.place("x", mx.bfloat16), program.scratch((1, 64), mx.bfloat16)
-        places = device.add_launches(program, scratch, token, x, y)
+        places = AttentionPlaces.of(program)
+        device.add(program, x, places, y, token=token, scratch=scratch)
+        entries = program.entries(places.all)
 
         def step(row: mx.array, state: AttentionState) -> mx.array:
             program.point([x], [mx.contiguous(row)])
-            point(program, [(places, state)])
+            advance = AttentionAdvance({0: entries}, {0: state}, target)
             token.move(state.length)
             program.run()
-            advance(state)
+            advance.complete()
             return mx.array(np.array(y.astype(mx.float32)))
 
         found = Pair(
@@ -139,7 +142,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             rotary=rotary,
             step=step,
             chosen=lambda: np.array(scratch.arrays["chosen"]),
-            drop=lambda: forget(program, [places]),
         )
         patch.setattr(Projection, "__call__", rounded_once)
         indices = Selector.token_indices
@@ -150,9 +152,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             return tokens
 
         patch.setattr(Selector, "token_indices", noted)
-        for module in (plain_attention, launched_attention):
+        for module in (plain_attention, attention_states):
             patch.setattr(module, "CACHE_STEP_TOKENS", 8)
-        for module in (indexer, launched_attention):
+        for module in (indexer, attention_states):
             patch.setattr(module, "BLOCK_STEP", 4)
         yield found
 
@@ -235,11 +237,19 @@ def test_arrays_are_written_in_place_until_something_else_refers_to_them(pair: P
     assert state.index.tail_room is not room
 
 
-def test_a_sequence_that_a_program_forgot_is_pointed_at_again(pair: Pair) -> None:
-    ours, theirs = pair.plain.new_state(), pair.plain.new_state()
-    for turn in range(3):
-        pair.both(rows(1, turn), ours, theirs)
-        pair.drop()
+def test_sequences_take_turns_and_their_places_are_asked_for_once(pair: Pair) -> None:
+    first, second = pair.plain.new_state(), pair.plain.new_state()
+    pair.read(rows(9, 1), first)
+    references = first.fork(), second.fork()
+    known = []
+    for turn in range(2):
+        pair.both(rows(1, turn), first, references[0])
+        pair.both(rows(1, 9 + turn), second, references[1])
+        known.append((first.buffers, second.buffers))
+    assert known[0][0] is known[1][0]
+    assert known[0][1] is known[1][1]
+    pair.read(rows(2, 5), first)
+    assert first.buffers is None  # nothing keeps MLX from reusing the memory
 
 
 def test_positions_beyond_the_longest_sequence_are_not_launched(pair: Pair) -> None:

@@ -25,6 +25,19 @@ GATHERED_ROWS = 4
 """With a selection active, passes of at most this many rows gather the selected keys instead of masking the others."""
 
 
+@dataclass(kw_only=True, slots=True)
+class AttentionBuffers:
+    """Arrays of one `AttentionState` that kernels write the next rows into, and where these lie.
+
+    Attributes:
+        arrays: Keys, values, the indexer's blocks and its tail [ratio, dim].
+        addresses: Of the four on the device.
+    """
+
+    arrays: tuple[mx.array, ...]
+    addresses: tuple[int, ...]
+
+
 @dataclass
 class AttentionState:
     """What a full-attention layer remembers.
@@ -35,6 +48,7 @@ class AttentionState:
         length: Tokens seen.
         index: The indexer's state.
         private: By name, the arrays that nothing else refers to and that may be written in place; forks share.
+        buffers: What kernels have written into last.
     """
 
     keys: mx.array
@@ -42,10 +56,12 @@ class AttentionState:
     index: IndexState
     length: int = 0
     private: dict[str, mx.array] = field(default_factory=dict, init=False, repr=False)
+    buffers: AttentionBuffers | None = field(default=None, init=False, repr=False)
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
         self.private.clear()
+        self.buffers = None
         return replace(self, index=self.index.fork())
 
     def trim(self, length: int) -> None:
@@ -84,7 +100,7 @@ class AttentionState:
         end = self.length + keys.shape[1]
         self.keys = write_rows(self.keys, keys, self.length, axis=1)
         self.values = write_rows(self.values, values, self.length, axis=1)
-        self.private = {"keys": self.keys, "values": self.values}
+        self.private, self.buffers = {"keys": self.keys, "values": self.values}, None
         self.length = end
         return self.keys[:, :end], self.values[:, :end]
 

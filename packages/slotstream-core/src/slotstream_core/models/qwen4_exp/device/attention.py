@@ -1,4 +1,4 @@
-"""A full-attention layer for one row, launched: from its input to its output, with the sequence's arrays in place."""
+"""A full-attention layer for one row, as launches of a program, from its input to its output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.models.qwen4_exp.attention import CACHE_STEP_TOKENS, AttentionState, SparseAttention
+from slotstream_core.models.qwen4_exp.attention import SparseAttention
 from slotstream_core.models.qwen4_exp.device.attention_kernels import (
     AttentionKernels,
     AttentionSizes,
@@ -18,7 +18,6 @@ from slotstream_core.models.qwen4_exp.device.attention_kernels import (
 )
 from slotstream_core.models.qwen4_exp.device.launching import Argument, Place, Program
 from slotstream_core.models.qwen4_exp.device.products import RowProduct, suits_product
-from slotstream_core.models.qwen4_exp.indexer import BLOCK_STEP
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 
@@ -79,26 +78,46 @@ class Scratch:
         self.products = [program.scratch((1, width), mx.bfloat16) for width in products]
 
 
-@dataclass(kw_only=True, slots=True)
-class SequencePlaces:
-    """Where a layer of a program finds its part of a sequence.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionPlaces:
+    """The arguments of a program that are one layer's part of a sequence, in this order.
 
     Attributes:
-        arrays: Of keys, values, the indexer's blocks and its tail.
-        capacity: Tokens that there is room for.
-        pointed: The arrays that they refer to.
+        keys: With room for the token, as all of them.
+        values: Likewise.
+        blocks: Of the indexer.
+        tail: Of the indexer.
+        capacity: Tokens that keys and values have room for.
     """
 
-    arrays: tuple[Place, Place, Place, Place]
+    keys: Place
+    values: Place
+    blocks: Place
+    tail: Place
     capacity: Place
-    pointed: tuple[mx.array, ...] = ()
+
+    @property
+    def all(self) -> tuple[Place, ...]:
+        """In this order."""
+        return (self.keys, self.values, self.blocks, self.tail, self.capacity)
+
+    @staticmethod
+    def of(program: Program) -> AttentionPlaces:
+        """New places; they follow each other."""
+        return AttentionPlaces(
+            keys=program.place("keys", mx.bfloat16),
+            values=program.place("values", mx.bfloat16),
+            blocks=program.place("blocks", mx.bfloat16),
+            tail=program.place("tail", mx.bfloat16),
+            capacity=program.place("capacity"),
+        )
 
 
 class DeviceAttention(SparseAttention):
     """A `SparseAttention` that a program can run for one row.
 
     Attributes:
-        launchable: Whether `add_launches` may be called: sizes and types of the layer suit the kernels.
+        launchable: Whether `add` may be called: sizes and types of the layer suit the kernels.
     """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
@@ -125,7 +144,7 @@ class DeviceAttention(SparseAttention):
         return sources, InputPlaces(query=starts[0], key=starts[1], value=starts[2], index=starts[3])
 
     def scratch(self, program: Program) -> Scratch:
-        """What `add_launches` needs; layers with the same weights' forms may share it, see `Scratch`."""
+        """What `add` needs; layers with the same weights' forms may share it, see `Scratch`."""
         return Scratch(program, self._kernels, [product.rows for product in self._products])
 
     def reaches(self, position: int) -> bool:
@@ -136,117 +155,39 @@ class DeviceAttention(SparseAttention):
         """Whether a token at ``position`` cannot see all before it."""
         return (position + 1) // self._sizes.ratio > self._sizes.best
 
-    def add_launches(
-        self, program: Program, scratch: Scratch, token: TokenPlace, x: Argument, y: Argument, *, choosing: bool = True
-    ) -> SequencePlaces:
+    def add(
+        self,
+        program: Program,
+        x: Argument,
+        places: AttentionPlaces,
+        y: Argument,
+        *,
+        token: TokenPlace,
+        scratch: Scratch,
+        choosing: bool = True,
+    ) -> None:
         """Append everything between the layer's input and its output.
 
         Args:
             program: Runs it.
-            scratch: Used until the end of the layer.
-            token: Where the token stands.
             x: The input, [1, hidden], bfloat16.
+            places: The layer's part of the sequence.
             y: The output, as ``x``.
+            token: Where the token stands.
+            scratch: Used until the end of the layer.
             choosing: With the launches that a token needs where the layer `chooses`; elsewhere they do nothing.
-
-        Returns:
-            What to `point` at a sequence before each run.
         """
-        names = ("keys", "values", "block_keys", "tail")
-        keys, values, blocks, tail = (program.place(name, mx.bfloat16) for name in names)
-        capacity, position, work = program.place("capacity"), token.position, scratch.arrays
+        work, position = scratch.arrays, token.position
         for product, result in zip(self._products, scratch.products, strict=True):
             product.add(program, x, result)
         given = [scratch.products[source] for source in self._sources]
-        caches = (keys, values, work["index_queries"], tail, blocks)
-        program.add(
-            self._kernels.prepare,
-            *given,
-            *self._norms,
-            token.cosines,
-            token.sines,
-            work["queries"],
-            *caches,
-            position,
-            token.angles_from,
-            capacity,
-        )
+        caches = (places.keys, places.values, work["index_queries"], places.tail, places.blocks)
+        angles, numbers = (token.cosines, token.sines), (position, token.angles_from, places.capacity)
+        program.add(self._kernels.prepare, *given, *self._norms, *angles, work["queries"], *caches, *numbers)
         if choosing:
-            program.add(self._kernels.score, work["index_queries"], blocks, work["scores"], position)
+            program.add(self._kernels.score, work["index_queries"], places.blocks, work["scores"], position)
             program.add(self._kernels.choose, work["scores"], work["chosen"], position)
-        parts = (work["parts"], work["peaks"], work["totals"])
-        program.add(self._kernels.parts, work["queries"], keys, values, work["chosen"], *parts, position, capacity)
+        parts, seen = (work["parts"], work["peaks"], work["totals"]), (places.keys, places.values, work["chosen"])
+        program.add(self._kernels.parts, work["queries"], *seen, *parts, position, places.capacity)
         program.add(self._kernels.join, *parts, given[0], work["attended"], position)
         self._output_product.add(program, work["attended"], y)
-        return SequencePlaces(arrays=(keys, values, blocks, tail), capacity=capacity)
-
-
-def point(program: Program, parts: Sequence[tuple[SequencePlaces, AttentionState]]) -> None:
-    """Let layers of a program write the next token of a sequence into its states.
-
-    States keep what they hold; arrays that are too short, or that something else may refer to, are replaced by copies.
-    Costs next to nothing where that is not needed.
-    """
-    places: list[Place] = []
-    arrays: list[mx.array] = []
-    for part, state in parts:
-        own = writable_arrays(state)
-        if len(part.pointed) != len(own) or any(a is not b for a, b in zip(part.pointed, own, strict=True)):
-            part.pointed = own
-            places += part.arrays
-            arrays += own
-            program.set(part.capacity, own[0].shape[1])
-    if arrays:
-        program.point(places, arrays)
-
-
-def forget(program: Program, parts: Sequence[SequencePlaces]) -> None:
-    """Refer to no sequence any more: its arrays can be freed, or reused by MLX, when nothing else does."""
-    for part in parts:
-        part.pointed = ()
-        for place in part.arrays:
-            program.set(place, 0)
-
-
-def writable_arrays(state: AttentionState) -> tuple[mx.array, mx.array, mx.array, mx.array]:
-    """The arrays of a state, with room for one token more, that nothing else refers to: see `AttentionState.private`.
-
-    Returns:
-        Keys, values, the indexer's blocks and its tail [ratio, dim]; new ones are not evaluated yet.
-    """
-    for name in ("keys", "values"):
-        cache: mx.array = getattr(state, name)
-        if state.private.get(name) is not cache or state.length >= cache.shape[1]:
-            cache = _copied(cache, state.length, step=CACHE_STEP_TOKENS, axis=1)
-            setattr(state, name, cache)
-            state.private[name] = cache
-    index, blocks = state.index, state.index.blocks
-    done, rest = divmod(index.length, index.ratio)
-    if index.private is not blocks or done >= len(blocks):
-        blocks = _copied(blocks, done, step=BLOCK_STEP, axis=0)
-        index.blocks, index.private = blocks, blocks
-    if not index.tail_room or index.tail is not index.tail_room[rest]:
-        whole = mx.concatenate([index.tail, mx.zeros((index.ratio - rest, index.tail.shape[1]), index.tail.dtype)])
-        mx.eval(whole)
-        index.tail_room = (*(whole[:tokens] for tokens in range(index.ratio)), whole)
-        mx.eval(index.tail_room)
-        index.tail = index.tail_room[rest]
-    return state.keys, state.values, blocks, index.tail_room[-1]
-
-
-def advance(state: AttentionState) -> None:
-    """Count a token that launches have written into the arrays of `writable_arrays`."""
-    index = state.index
-    state.length += 1
-    index.length += 1
-    index.tail = index.tail_room[index.length % index.ratio]
-    index.recorded = None
-
-
-def _copied(cache: mx.array, rows: int, *, step: int, axis: int) -> mx.array:
-    """A copy of the first ``rows`` of ``cache`` along ``axis``, with room for more, in whole steps."""
-    capacity = max(cache.shape[axis], (rows // step + 1) * step)
-    shape = list(cache.shape)
-    shape[axis] = capacity - rows
-    kept = cache[:rows] if axis == 0 else cache[:, :rows]
-    return mx.concatenate([kept, mx.zeros(shape, cache.dtype)], axis=axis)
