@@ -34,7 +34,7 @@ SHARED_BYTES = 48 * 1024
 
 PREPARE = """
   // a warp a head: queries, keys, values, queries of the indexer, and its key
-  __shared__ float held[WIDEST];
+  __shared__ float held[32 * EACH];
   const int part = blockIdx.x, lane = threadIdx.x, half = ROTARY / 2, row = position % RATIO;
   const __nv_bfloat16 *from = index_in + INDEX_AT + INDEX_HEADS * INDEX_DIM, *weight = index_key_norm;
   __nv_bfloat16* to = block_keys + position / RATIO * INDEX_DIM;
@@ -61,31 +61,44 @@ PREPARE = """
   } else {
     width = INDEX_DIM, pooled = true, angle -= row;
   }
-  auto rounded = [](float x) { return slotstream_float(__float2bfloat16(x)); };
-  float square = 0;
-  for (int i = lane; i < width; i += 32) {
-    float value = slotstream_float(from[i]);
-    if (pooled) {
-      float total = 0;
-      for (int earlier = 0; earlier < RATIO - 1; earlier++) total += slotstream_float(tail[earlier * INDEX_DIM + i]);
-      value = rounded((total + value) * (1.0f / RATIO));
-    }
-    held[i] = value;
-    square += value * value;
-  }
-  const float scale = rsqrtf(slotstream_sum(square, 32) / width + EPS);
-  for (int i = lane; i < width; i += 32) held[i] = rounded(rounded(held[i] * scale) * slotstream_float(weight[i]));
-  __syncthreads();
-  for (int i = lane; i < width; i += 32) {
-    float value = held[i];
-    if (i < ROTARY) {
+  // everything is asked for before anything is used
+  float own[EACH], weights[EACH], cosine[TURNED], sine[TURNED];
+#pragma unroll
+  for (int j = 0; j < EACH; j++) {
+    const int i = lane + 32 * j;
+    own[j] = i < width ? slotstream_float(from[i]) : 0.0f;
+    weights[j] = i < width ? slotstream_float(weight[i]) : 0.0f;
+    if (32 * j < ROTARY) {
       const long long at = angle * half + i % half;
-      const float cosine = slotstream_float(cosines[at]), sine = slotstream_float(sines[at]);
-      const float left = held[i % half], right = held[half + i % half];
-      if (i < half) value = rounded(left * cosine) - rounded(right * sine);
-      else value = rounded(right * cosine) + rounded(left * sine);
+      cosine[j] = slotstream_float(cosines[at]), sine[j] = slotstream_float(sines[at]);
     }
-    to[i] = __float2bfloat16(value);
+  }
+  auto rounded = [](float x) { return slotstream_float(__float2bfloat16(x)); };
+  if (pooled) {
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+      const int i = lane + 32 * j;
+      float total = 0;
+      for (int earlier = 0; earlier < RATIO - 1; earlier++)
+        total += i < width ? slotstream_float(tail[earlier * INDEX_DIM + i]) : 0.0f;
+      own[j] = rounded((total + own[j]) * (1.0f / RATIO));
+    }
+  }
+  float square = 0;
+  for (int j = 0; j < EACH; j++) square += own[j] * own[j];
+  const float scale = rsqrtf(slotstream_sum(square, 32) / width + EPS);
+  for (int j = 0; j < EACH; j++) held[lane + 32 * j] = rounded(rounded(own[j] * scale) * weights[j]);
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < EACH; j++) {
+    const int i = lane + 32 * j;
+    float value = held[i];
+    if (32 * j < ROTARY && i < ROTARY) {
+      const float left = held[i % half], right = held[half + i % half];
+      if (i < half) value = rounded(left * cosine[j]) - rounded(right * sine[j]);
+      else value = rounded(right * cosine[j]) + rounded(left * sine[j]);
+    }
+    if (i < width) to[i] = __float2bfloat16(value);
   }
 """
 
@@ -145,7 +158,9 @@ CHOOSE = """
     else high = middle;
   }
   int greater = 0, equal = 0;
-  for (int i = first; i < last; i++) greater += bits_of(i) > low, equal += bits_of(i) == low;
+  auto count = [&](unsigned int bits) { greater += bits > low, equal += bits == low; };
+  for (int i = 0; i < 8; i++) count(held[i]);
+  for (int i = first + 8; i < last; i++) count(bits_of(i));
   const int room = BEST - reaching(low + 1);
   // how many come before this thread's, first in its warp, then in all
   auto before = [&](int value, int* sums) {
@@ -162,11 +177,12 @@ CHOOSE = """
   };
   greater = before(greater, greater_before);
   equal = before(equal, equal_before);
-  for (int i = first; i < last; i++) {
-    const unsigned int bits = bits_of(i);
+  auto list = [&](int i, unsigned int bits) {
     if (bits > low || (bits == low && equal < room)) chosen[greater + (equal < room ? equal : room)] = i;
-    greater += bits > low, equal += bits == low;
-  }
+    count(bits);
+  };
+  for (int i = 0; i < 8; i++) list(first + i, held[i]);
+  for (int i = first + 8; i < last; i++) list(i, bits_of(i));
 """
 
 SPLIT = """
@@ -469,7 +485,8 @@ def _prepare(sizes: AttentionSizes, places: InputPlaces, constants: dict[str, in
             "VALUE_AT": places.value,
             "INDEX_AT": places.index,
             "ROTARY": sizes.rotary,
-            "WIDEST": max(sizes.dim, sizes.index_dim),
+            "EACH": -(-max(sizes.dim, sizes.index_dim) // 32),
+            "TURNED": -(-sizes.rotary // 32),
             "EPS": sizes.eps,
         },
         body=PREPARE,

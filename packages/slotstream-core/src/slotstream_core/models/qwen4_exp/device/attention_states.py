@@ -44,10 +44,10 @@ class AttentionAdvance:
                 entries[index][:] = *buffers.addresses, arrays[0].shape[1]
         if adopted:
             addresses = target.addresses([array for arrays in adopted.values() for array in arrays])
-            for number, (index, arrays) in enumerate(adopted.items()):
-                own = tuple(addresses[4 * number : 4 * number + 4])
-                states[index].buffers = AttentionBuffers(arrays=arrays, addresses=own)
-                entries[index][:] = *own, arrays[0].shape[1]
+            for number, (index, own) in enumerate(adopted.items()):
+                places = tuple(addresses[4 * number : 4 * number + 4])
+                states[index].buffers = AttentionBuffers(arrays=own, addresses=places)
+                entries[index][:] = *places, own[0].shape[1]
 
     def complete(self) -> None:
         """Let the states be what was written; call when it is."""

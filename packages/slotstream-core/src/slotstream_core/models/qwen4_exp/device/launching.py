@@ -252,6 +252,19 @@ class Program:
             self._table[place.index] = address
             self._held[place.index] = array
 
+    def entries(self, places: Sequence[Place]) -> npt.NDArray[np.uint64]:
+        """What places that follow each other hold, to be written before a run. Valid until something is added.
+
+        The caller keeps arrays alive whose addresses it writes.
+
+        Raises:
+            BackendError: They do not follow each other.
+        """
+        first = places[0].index
+        if [place.index for place in places] != list(range(first, first + len(places))):
+            raise BackendError("these places do not follow each other in their program")
+        return self._table[first : first + len(places)]
+
     def run(self, first: int = 0, last: int | None = None) -> None:
         """Launch those from ``first`` up to ``last``, all of them otherwise, and return before they are done.
 
