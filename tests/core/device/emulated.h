@@ -1,4 +1,5 @@
 /* Enough of CUDA to run a kernel on the host: a context a thread of a block, taken in turn, one block after the other. */
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <math.h>
@@ -38,9 +39,11 @@ struct meeting { int size, arrived; unsigned long opened; };
 
 static meeting whole, warps[MOST_THREADS / 32];
 static uint32_t exchanged[MOST_THREADS];
-static ucontext_t contexts[MOST_THREADS], scheduler;
+static ucontext_t beginnings[MOST_THREADS];
+static jmp_buf pauses[MOST_THREADS], scheduler;  /* swapcontext asks the system for signal masks at every turn */
+static char started[MOST_THREADS], over[MOST_THREADS];
 static void (*thread_body)();
-static int finished;
+static int turn, finished;
 
 static void meet(meeting* at) {
   const unsigned long before = at->opened;
@@ -48,7 +51,8 @@ static void meet(meeting* at) {
     at->arrived = 0;
     at->opened++;
   }
-  while (at->opened == before) swapcontext(&contexts[threadIdx.x], &scheduler);
+  while (at->opened == before)
+    if (!_setjmp(pauses[threadIdx.x])) _longjmp(scheduler, 1);
 }
 static inline void __syncthreads() { meet(&whole); }
 static inline void __syncwarp() { meet(&warps[threadIdx.x / 32]); }
@@ -65,35 +69,39 @@ static inline Value __shfl_xor_sync(unsigned int, Value value, int apart) {
 }
 static void run_thread() {
   thread_body();
+  over[threadIdx.x] = 1;
   finished++;
+  _longjmp(scheduler, 1);
+}
+
+/* Go on with a thread until it waits for others or ends. */
+static void resume(int thread) {
+  threadIdx.x = thread;
+  if (_setjmp(scheduler)) return;
+  if (started[thread]) _longjmp(pauses[thread], 1);
+  started[thread] = 1;
+  setcontext(&beginnings[thread]);
 }
 
 static void launch(int blocks, int threads, void (*body)()) {
   char* stacks = (char*)malloc((size_t)STACK_BYTES * threads);
-  char over[MOST_THREADS];
   blockDim.x = threads;
   gridDim.x = blocks;
   thread_body = body;
+  for (int thread = 0; thread < threads; thread++) {
+    getcontext(&beginnings[thread]);
+    beginnings[thread].uc_stack.ss_sp = stacks + (size_t)STACK_BYTES * thread;
+    beginnings[thread].uc_stack.ss_size = STACK_BYTES;
+    beginnings[thread].uc_link = NULL;
+    makecontext(&beginnings[thread], run_thread, 0);
+  }
   for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
     whole = {threads, 0, 0};
-    for (int warp = 0; warp < threads / 32; warp++) warps[warp] = {32, 0, 0};
+    for (int warp = 0; warp < (threads + 31) / 32; warp++) warps[warp] = {32, 0, 0};
+    memset(started, 0, sizeof started);
     memset(over, 0, sizeof over);
-    finished = 0;
-    for (int thread = 0; thread < threads; thread++) {
-      getcontext(&contexts[thread]);
-      contexts[thread].uc_stack.ss_sp = stacks + (size_t)STACK_BYTES * thread;
-      contexts[thread].uc_stack.ss_size = STACK_BYTES;
-      contexts[thread].uc_link = &scheduler;
-      makecontext(&contexts[thread], run_thread, 0);
-    }
-    while (finished < threads)
-      for (int thread = 0; thread < threads; thread++) {
-        if (over[thread]) continue;
-        const int before = finished;
-        threadIdx.x = thread;
-        swapcontext(&scheduler, &contexts[thread]);
-        over[thread] = finished > before;
-      }
+    for (finished = 0, turn = 0; finished < threads; turn = (turn + 1) % threads)
+      if (!over[turn]) resume(turn);
   }
   free(stacks);
 }

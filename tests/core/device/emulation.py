@@ -38,6 +38,7 @@ class Emulator:
     launches: list[str] = field(default_factory=list)
     spoil: tuple[tuple[str, str], ...] = ()
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _built: dict[tuple[object, ...], ctypes.CDLL] = field(default_factory=dict)
 
     def __call__(self, spec: KernelSpec) -> Kernel:
         """Return the kernel of ``spec``; it is compiled when it first runs."""
@@ -62,13 +63,19 @@ class Emulator:
 
     def build(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> ctypes.CDLL:
         """A library with `run`, which takes an address an array, and `launched`, which takes what a launch does."""
+        body = spec.source
+        for right, wrong in self.spoil:
+            body = body.replace(right, wrong)
+        key = (spec.key, body, tuple(dtypes))
+        if key not in self._built:
+            self._built[key] = self._compile(spec, dtypes, body)
+        return self._built[key]
+
+    def _compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], body: str) -> ctypes.CDLL:
         types = [f"const {C_NAMES[dtype]}*" for dtype in dtypes] + [f"{C_NAMES[out.dtype]}*" for out in spec.outputs]
         types += ["long long"] * len(spec.values)
         names = [*spec.inputs, *(output.name for output in spec.outputs), *spec.values]
         given = ", ".join(f"{kind} given_{name}" for kind, name in zip(types, names, strict=True))
-        body = spec.source
-        for right, wrong in self.spoil:
-            body = body.replace(right, wrong)
         return self.compiled(
             spec.name,
             f'#include "{SHIM}"\n{HEADER}\n'

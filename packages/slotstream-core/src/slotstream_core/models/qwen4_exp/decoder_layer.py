@@ -45,6 +45,10 @@ class DecoderLayer:
 
     Attributes:
         at_once: Whether `expert_input` and `router_logits` are computed when they return.
+        mixer: The attention or the gated delta rule.
+        attention_streams: Its hyper-connection.
+        expert_streams: That of the experts.
+        experts: The router and what it chooses from.
     """
 
     at_once = False
@@ -53,23 +57,23 @@ class DecoderLayer:
         self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig, *, kind: str, layer: int, experts: Experts
     ) -> None:
         parts = layer_parts(weights)
-        self._mixer: GatedDeltaLayer | SparseAttention
+        self.mixer: GatedDeltaLayer | SparseAttention
         self._layer = layer
         if kind == "linear_attention":
-            self._mixer = parts.delta(weights, f"{prefix}.linear_attn", config)
+            self.mixer = parts.delta(weights, f"{prefix}.linear_attn", config)
         else:
-            self._mixer = parts.attention(weights, f"{prefix}.self_attn", config)
-        self._attention_streams = parts.streams(weights, f"{prefix}.attn_hyper_connection", config)
-        self._expert_streams = parts.streams(weights, f"{prefix}.mlp_hyper_connection", config)
+            self.mixer = parts.attention(weights, f"{prefix}.self_attn", config)
+        self.attention_streams = parts.streams(weights, f"{prefix}.attn_hyper_connection", config)
+        self.expert_streams = parts.streams(weights, f"{prefix}.mlp_hyper_connection", config)
         self.experts = parts.experts(weights, f"{prefix}.mlp", config, layer=layer, experts=experts)
 
     def new_state(self) -> DeltaState | AttentionState:
         """The state before the first token."""
-        return self._mixer.new_state()
+        return self.mixer.new_state()
 
     def expert_input(self, streams: mx.array) -> mx.array:
         """What this layer's experts and router would read from ``streams``, [T, hidden]."""
-        return self._expert_streams.mix(streams)
+        return self.expert_streams.mix(streams)
 
     def router_logits(self, x: mx.array) -> mx.array:
         """The router's logits for rows of `expert_input`, float32 [T, experts]."""
@@ -99,7 +103,7 @@ class DecoderLayer:
         watch: PassWatch | None = None,
     ) -> mx.array:
         """Advance ``state`` and return the new streams, [T, streams, hidden]; see `PassPositions.queries`."""
-        if isinstance(self._mixer, SparseAttention) and self._mixer.evaluates:
+        if isinstance(self.mixer, SparseAttention) and self.mixer.evaluates:
             leases.arrive()
         streams, x, injection = self.attend(streams, state, positions, watch)
         return self.take_in(streams, self.experts(x, leases, watch), injection)
@@ -139,15 +143,15 @@ class DecoderLayer:
 
     def remember(self, streams: mx.array, state: AttentionState, positions: PassPositions) -> None:
         """Advance the ``state`` of an attention layer by rows that nothing is computed from."""
-        x, _ = self._attention_streams.read(streams)
+        x, _ = self.attention_streams.read(streams)
         angles, block_angles = positions.angles, positions.block_angles
-        if not isinstance(self._mixer, SparseAttention):
-            raise StateError(f"a {type(self._mixer).__name__} has no keys to remember")
-        self._mixer(x, state, angles=angles, block_angles=block_angles, record=positions.record, queries=0)
+        if not isinstance(self.mixer, SparseAttention):
+            raise StateError(f"a {type(self.mixer).__name__} has no keys to remember")
+        self.mixer(x, state, angles=angles, block_angles=block_angles, record=positions.record, queries=0)
 
     def take_in(self, streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:
         """The streams after the experts' ``output`` [T, hidden]; ``injection`` is what `attend` returned."""
-        return self._expert_streams.inject(streams, output, injection)
+        return self.expert_streams.inject(streams, output, injection)
 
     def attend(
         self, streams: mx.array, state: LayerState, positions: PassPositions, watch: PassWatch | None = None
@@ -155,11 +159,11 @@ class DecoderLayer:
         """Advance ``state``; returns the streams so far, and the input [T, hidden] and injection of the experts."""
         if watch is not None:
             watch.entering(self._layer, streams)
-        x, injection = self._attention_streams.read(streams)
-        if isinstance(self._mixer, GatedDeltaLayer) and isinstance(state, DeltaState):
-            y = self._mixer(x, state, start=positions.start, record=positions.record)
-        elif isinstance(self._mixer, SparseAttention) and isinstance(state, AttentionState):
-            y = self._mixer(
+        x, injection = self.attention_streams.read(streams)
+        if isinstance(self.mixer, GatedDeltaLayer) and isinstance(state, DeltaState):
+            y = self.mixer(x, state, start=positions.start, record=positions.record)
+        elif isinstance(self.mixer, SparseAttention) and isinstance(state, AttentionState):
+            y = self.mixer(
                 x,
                 state,
                 angles=positions.angles,
@@ -171,11 +175,11 @@ class DecoderLayer:
                 first = streams.shape[0] - positions.queries
                 streams, injection = streams[first:], injection[first:]
         else:
-            raise StateError(f"a {type(state).__name__} was passed to a {type(self._mixer).__name__}")
-        streams = self._attention_streams.inject(streams, y, injection)
+            raise StateError(f"a {type(state).__name__} was passed to a {type(self.mixer).__name__}")
+        streams = self.attention_streams.inject(streams, y, injection)
         if watch is not None:
             watch.attended(self._layer, streams)
-        x, injection = self._expert_streams.read(streams)
+        x, injection = self.expert_streams.read(streams)
         return streams, x, injection
 
 

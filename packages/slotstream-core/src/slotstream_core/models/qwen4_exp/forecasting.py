@@ -57,19 +57,30 @@ class TargetCorrection:
     """One target's correction.
 
     On a CPU it is applied by NumPy after the readback, from float32 factors: twice the bytes, but no conversion a layer
-    and no operation handed to MLX's thread. Elsewhere the device applies it, from float16 factors.
+    and no operation handed to MLX's thread. Elsewhere the device applies it, from float16 factors, except to forecasts
+    that launched kernels publish.
     """
 
     def __init__(self, correction: Correction, index: int, backend: Backend) -> None:
         self.on_host = backend.kind == "cpu"
         self._arrays: list[mx.array] = []
         self._factors: list[Logits] = []
-        a, b, mu, delta = (array[index] for array in (correction.a, correction.b, correction.mu, correction.delta))
+        self._correction, self._index = correction, index
         if self.on_host:
-            self._factors = [np.ascontiguousarray(array).astype(np.float32) for array in (a.T, b.T, mu, delta)]
+            self.bring_to_host()
         else:
-            self._arrays = [mx.array(array) for array in (a, b, mu, delta)]
+            self._arrays = [mx.array(array) for array in self._stored()]
             mx.eval(self._arrays)
+
+    def _stored(self) -> list[npt.NDArray[np.floating]]:
+        found = self._correction
+        return [array[self._index] for array in (found.a, found.b, found.mu, found.delta)]
+
+    def bring_to_host(self) -> None:
+        """Hold the factors that `apply_on_host` needs, too, from now on."""
+        if not self._factors:
+            a, b, mu, delta = self._stored()
+            self._factors = [np.ascontiguousarray(array).astype(np.float32) for array in (a.T, b.T, mu, delta)]
 
     @property
     def byte_count(self) -> int:
@@ -90,7 +101,7 @@ class TargetCorrection:
         return logits + inner @ b.astype(mx.float32) + delta
 
     def apply_on_host(self, mixed: Logits, logits: Logits) -> Logits:
-        """As `apply`, on the host; only where `on_host`."""
+        """As `apply`, on the host; only where `on_host`, or after `bring_to_host`."""
         a, b, mu, delta = self._factors
         centred = (mixed - mu).astype(np.float16).astype(np.float32)
         moved: Logits = np.matmul(np.matmul(centred, a.T), b.T)
@@ -198,22 +209,40 @@ class Forecaster:
             return logits
         return self._corrections[target - 1].apply_on_host(np.asarray(evaluated[1]), logits)
 
+    def forecast_published(self, target: int, logits: Logits, mixed: Logits | None) -> None:
+        """Read ahead what a forecast names that was made elsewhere.
+
+        Args:
+            target: The layer.
+            logits: float32 [1, experts], not corrected.
+            mixed: What they were made from, float32 [1, hidden], where forecasts are `corrected`.
+        """
+        if mixed is not None:
+            correction = self._corrections[target - 1]
+            correction.bring_to_host()
+            logits = correction.apply_on_host(mixed, logits)
+        self.lookahead.foresee(target, logits, distance=1)
+
     def has_layer(self, layer: int) -> bool:
         """Whether the model has such a layer."""
         return layer < len(self._layers)
 
 
 class ForecastPass:
-    """The `PassWatch` of one decode pass."""
+    """The `PassWatch` of one decode pass.
+
+    Attributes:
+        forecaster: Whose.
+    """
 
     def __init__(self, forecaster: Forecaster) -> None:
-        self._forecaster = forecaster
+        self.forecaster = forecaster
         self._pending: list[mx.array] = []
         self._streams: Shown | None = None
 
     def entering(self, layer: int, streams: mx.array) -> None:
         """See `PassWatch.entering`."""
-        forecaster = self._forecaster
+        forecaster = self.forecaster
         if forecaster.at_once and layer in forecaster.renewed:
             logits = forecaster.logits_at_once(layer, streams, distance=0)
             forecaster.lookahead.foresee(layer, logits, distance=0)
@@ -224,17 +253,17 @@ class ForecastPass:
 
     def attended(self, layer: int, streams: Shown) -> None:
         """See `PassWatch.attended`."""
-        if self._forecaster.tap == "attention":
+        if self.forecaster.tap == "attention":
             self._take(layer, streams)
 
     def _take(self, layer: int, streams: Shown) -> None:
         self._pending, self._streams = [], None
-        if not self._forecaster.has_layer(layer + 1):
+        if not self.forecaster.has_layer(layer + 1):
             return
-        if self._forecaster.at_once:
+        if self.forecaster.at_once:
             self._streams = streams
         else:
-            self._pending = self._forecaster.forecast(layer + 1, mx.array(streams))
+            self._pending = self.forecaster.forecast(layer + 1, mx.array(streams))
 
     def routing(self, layer: int, x: Shown) -> None:
         """See `PassWatch.routing`."""
@@ -245,12 +274,12 @@ class ForecastPass:
 
     def requested(self, layer: int, experts: npt.NDArray[np.integer]) -> None:
         """See `PassWatch.requested`."""
-        self._forecaster.lookahead.requested(layer, experts)
+        self.forecaster.lookahead.requested(layer, experts)
         self._foresee(layer)
 
     def _foresee(self, layer: int) -> None:
         """Read ahead for the next layer what the pending forecast names, once."""
-        forecaster = self._forecaster
+        forecaster = self.forecaster
         if self._streams is not None:
             logits, self._streams = forecaster.logits_at_once(layer + 1, self._streams, distance=1), None
         elif self._pending:

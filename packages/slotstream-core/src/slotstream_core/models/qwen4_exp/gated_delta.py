@@ -48,6 +48,27 @@ class DeltaPairs:
             yield from pair
 
 
+@dataclass(kw_only=True, slots=True)
+class DeltaBuffers:
+    """Arrays that kernels write a state into, row after row. They belong to one `DeltaState`.
+
+    Attributes:
+        windows: Two, written in turn.
+        memory: Advanced in place.
+        addresses: Of the three on the device.
+        current: Which window is the state's.
+    """
+
+    windows: tuple[mx.array, mx.array]
+    memory: mx.array
+    addresses: tuple[int, int, int]
+    current: int = 0
+
+    def hold(self, state: "DeltaState") -> bool:
+        """Whether the state is what was last written here."""
+        return state.window is self.windows[self.current] and state.memory is self.memory
+
+
 @dataclass
 class DeltaState:
     """What a gated delta layer remembers.
@@ -58,6 +79,7 @@ class DeltaState:
         recorded: Of the last recorded pass.
         recorded_from: Length before it.
         private: The memory that nothing else refers to and that may be advanced in place; forks and recordings share.
+        buffers: What kernels may write into, which nothing else refers to either.
     """
 
     window: mx.array
@@ -65,10 +87,11 @@ class DeltaState:
     recorded: DeltaRecording | None = None
     recorded_from: int = 0
     private: mx.array | None = field(default=None, init=False, repr=False)
+    buffers: DeltaBuffers | None = field(default=None, init=False, repr=False)
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
-        self.private = None
+        self.private = self.buffers = None
         return replace(self)
 
     def trim(self, length: int) -> None:
@@ -94,6 +117,7 @@ class DeltaState:
 
     def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
         """See `Storable.fixed_arrays`."""
+        self.buffers = None  # the host may look at them, which moves an array's memory on a GPU
         return {"window": self.window, "memory": self.memory}
 
     def row_arrays(self) -> Mapping[str, GrowingArray]:

@@ -290,6 +290,10 @@ class ExpertLayer:
         gate, up = self._shared_inputs(x)
         return LazyShared(self._shared_down(gate * mx.sigmoid(gate) * up) * mx.sigmoid(self._shared_gate(x)))
 
+    def mix_slots(self, arrays: ExpertArrays, x: mx.array, slots: mx.array, mix: mx.array) -> mx.array:
+        """The shared expert and those in ``slots`` [T, top] of some arrays, mixed with ``mix``: [T, hidden]."""
+        return self._shared(x).join(mix, self._routed(arrays, x, slots))
+
     def _take_places(self, places: mx.array, ids: mx.array) -> mx.array:
         return places[ids]
 

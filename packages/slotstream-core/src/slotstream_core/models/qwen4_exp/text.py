@@ -18,10 +18,11 @@ from slotstream_core.errors import RequestError, StateError
 from slotstream_core.experts.stacks import Experts, Sweep
 from slotstream_core.models.base import Guess
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPositions, decoder_layer
+from slotstream_core.models.qwen4_exp.device.launch_proof import launched_layers
 from slotstream_core.models.qwen4_exp.draft import DRAFT_ROWS, DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS
-from slotstream_core.models.qwen4_exp.moe import PassWatch, pass_leases
+from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, pass_leases
 from slotstream_core.models.qwen4_exp.ngram import NgramLookUp, NgramState
 from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
 from slotstream_core.models.qwen4_exp.parts import layer_parts
@@ -118,6 +119,7 @@ class Qwen4ExpModel:
         self._mixer = parts.mixer(weights, f"{TEXT_PREFIX}.hyper_connection_mixer", config)
         self._head = parts.head(weights, HEAD_MODULE)
         self._forecasts: Forecasts | None = None
+        self._launched = launched_layers(weights.device, config, self._layers, experts, self.renewed_layers)
         self.draft_head = (
             DraftHead(
                 weights,
@@ -352,14 +354,7 @@ class Qwen4ExpModel:
         few = self._eager is not None and len(tokens) < HOST_ROWS  # no product of these goes through a BLAS
         blas = nullcontext() if few else self._plain_blas()
         with pass_leases() as leases, blas, ahead as watch:
-            streams = self._embedding(tokens)
-            for index, layer in enumerate(self._layers):
-                if index in ngrams:
-                    look_up, ngram_state = ngrams[index]
-                    streams = self._ngrams[index](
-                        streams, tokens, look_up.embeddings(), ngram_state, start=positions.start, record=record
-                    )
-                streams = layer(streams, state.layers[index], positions, leases, watch)
+            streams = self._through_layers(tokens, state, positions, ngrams, leases, watch)
             result = ForwardResult(logits=self._logits(streams, logits), streams=streams)
             following = state.layers
             if self.draft_head is not None:
@@ -373,6 +368,33 @@ class Qwen4ExpModel:
             else:
                 mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return result
+
+    def _through_layers(
+        self,
+        tokens: Ids,
+        state: SequenceState,
+        positions: PassPositions,
+        ngrams: LookUps,
+        leases: PassLeases,
+        watch: PassWatch | None,
+    ) -> mx.array:
+        """The streams of a pass after the last layer, [T, streams, hidden]."""
+        launched = None
+        if self._launched is not None and len(tokens) == 1 and not positions.record:
+            launched = self._launched.begin_pass(watch)
+        streams, index = self._embedding(tokens), 0
+        while index < len(self._layers):
+            if index in ngrams:
+                look_up, ngram_state = ngrams[index]
+                streams = self._ngrams[index](
+                    streams, tokens, look_up.embeddings(), ngram_state, start=positions.start, record=positions.record
+                )
+            if launched is not None and index in launched.runs:
+                streams, index = launched.run(index, streams, state.layers, leases)
+            else:
+                streams = self._layers[index](streams, state.layers[index], positions, leases, watch)
+                index += 1
+        return streams
 
     @property
     def trying(self) -> bool:

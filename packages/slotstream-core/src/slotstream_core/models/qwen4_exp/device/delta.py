@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import mlx.core as mx
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.errors import BackendError
 from slotstream_core.models.qwen4_exp.device.kernels import (
     MOST_THREADS,
     Kernel,
+    KernelKey,
     KernelSpec,
     Output,
     random_row,
 )
+from slotstream_core.models.qwen4_exp.device.launching import Place, Program
+from slotstream_core.models.qwen4_exp.device.products import RowProduct, suits_product
 from slotstream_core.models.qwen4_exp.gated_delta import KEY_EPS, DeltaPairs, DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 
@@ -93,17 +99,51 @@ STEP = """
 """
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaPlaces:
+    """The arguments of a program that are one layer's state, in this order.
+
+    Attributes:
+        window: Before the row.
+        memory: Before the row.
+        next_window: After it; elsewhere.
+        next_memory: After it; it may be where `memory` is.
+    """
+
+    window: Place
+    memory: Place
+    next_window: Place
+    next_memory: Place
+
+    @property
+    def all(self) -> tuple[Place, ...]:
+        """In this order."""
+        return (self.window, self.memory, self.next_window, self.next_memory)
+
+    @staticmethod
+    def of(program: Program) -> DeltaPlaces:
+        """New places; they follow each other."""
+        return DeltaPlaces(
+            window=program.place("window", mx.bfloat16),
+            memory=program.place("memory", mx.float32),
+            next_window=program.place("next window", mx.bfloat16),
+            next_memory=program.place("next memory", mx.float32),
+        )
+
+
 class DeviceGatedDelta(GatedDeltaLayer):
     """A `GatedDeltaLayer` that advances by one row with one kernel."""
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
         self._step: Kernel | None = None
+        self._launched: KernelSpec | None = None
         taps, channels = self._kernel.shape
         spec = self._spec(config, taps, channels)
         if spec is None or weights.device is None:
             return
-        self._weights = [self._kernel, self._rate, self._dt_bias, self._norm.plain_weight]
+        self._weights = [mx.contiguous(self._kernel), self._rate, self._dt_bias, self._norm.plain_weight]
+        mx.eval(self._weights)
         step = weights.device.kernel(spec)
         x = random_row(1, config.hidden_size)
         window = random_row(taps - 1, channels)
@@ -121,6 +161,43 @@ class DeviceGatedDelta(GatedDeltaLayer):
 
         proven = weights.device.proven("the gated delta rule", tuple(spec.constants.values()), ours, plain)
         self._step = step if proven else None
+        maps = [product for product, _ in self._inputs.groups]
+        if proven and all(suits_product(each) for each in (*maps, self._output)):
+            self._launched = spec
+            self._products = [RowProduct(each) for each in maps]
+            self._output_product = RowProduct(self._output)
+
+    @property
+    def launchable(self) -> bool:
+        """Whether `add` can be used."""
+        return self._launched is not None
+
+    @property
+    def launch_kind(self) -> tuple[KernelKey, ...]:
+        """The same for layers that are launched alike."""
+        return tuple(product.spec.key for product in (*self._products, self._output_product))
+
+    def add(self, program: Program, x: mx.array, state: DeltaPlaces, output: mx.array) -> None:
+        """Append one row's way through this layer.
+
+        Args:
+            program: Where to.
+            x: The row, [1, hidden].
+            state: The state before and after.
+            output: Where the result goes, [1, hidden].
+
+        Raises:
+            BackendError: It cannot be launched.
+        """
+        if self._launched is None:
+            raise BackendError("a delta rule whose kernels did not prove themselves cannot be launched")
+        products = [program.scratch((1, product.rows), mx.bfloat16) for product in self._products]
+        gated = program.scratch((1, self._value_heads * self._value_dim), mx.bfloat16)
+        for product, to in zip(self._products, products, strict=True):
+            product.add(program, x, to)
+        before, after = (state.window, state.memory), (state.next_window, state.next_memory)
+        program.add(self._launched, products[0], products[-1], *before, *self._weights, gated, *after)
+        self._output_product.add(program, gated, output)
 
     def _spec(self, config: Qwen4ExpConfig, taps: int, channels: int) -> KernelSpec | None:
         """The kernel of this layer's sizes; None when they or its types do not suit it."""

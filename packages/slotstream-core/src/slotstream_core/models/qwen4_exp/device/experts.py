@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import mlx.core as mx
 import numpy as np
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.errors import BackendError
 from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack
 from slotstream_core.models.qwen4_exp.device.kernels import (
     CHUNK,
     MOST_THREADS,
     DeviceKernels,
-    Kernel,
     KernelSpec,
     Output,
     quantised_alike,
     random_row,
 )
+from slotstream_core.models.qwen4_exp.device.launching import Place, Program
 from slotstream_core.models.qwen4_exp.moe import ExpertLayer, PassLeases, PassWatch
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 
@@ -150,36 +153,103 @@ OUTER = """
 
 
 class RoutingKernels:
-    """Kernels that choose a row's experts: logits, and the ids and weights of the largest."""
+    """Kernels that choose a row's experts: logits, and the ids and weights of the largest.
+
+    Args:
+        kernels: Makes them.
+        config: Sizes.
+    """
 
     def __init__(self, kernels: DeviceKernels, config: Qwen4ExpConfig) -> None:
         experts, top = config.num_experts, config.num_experts_per_tok
         self.sizes = (experts, top, config.hidden_size, config.norm_topk_prob)
-        self.logits = kernels.kernel(
-            KernelSpec(
-                name="router_logits",
-                inputs=("x", "router"),
-                outputs=(Output(name="logits", shape=(1, experts), dtype=mx.float32),),
-                constants={"EXPERTS": experts, "HIDDEN": config.hidden_size},
-                body=ROUTER,
-                blocks=-(-experts // WARPS),
-                threads=32 * WARPS,
-            )
+        self._logits_spec = KernelSpec(
+            name="router_logits",
+            inputs=("x", "router"),
+            outputs=(Output(name="logits", shape=(1, experts), dtype=mx.float32),),
+            constants={"EXPERTS": experts, "HIDDEN": config.hidden_size},
+            body=ROUTER,
+            blocks=-(-experts // WARPS),
+            threads=32 * WARPS,
         )
-        self.choose = kernels.kernel(
-            KernelSpec(
-                name="choose_experts",
-                inputs=("logits",),
-                outputs=(
-                    Output(name="ids", shape=(1, top), dtype=mx.int32),
-                    Output(name="mix", shape=(1, top), dtype=mx.float32),
-                ),
-                constants={"EXPERTS": experts, "TOP": top, "NORMALISED": int(config.norm_topk_prob)},
-                body=CHOOSE,
-                blocks=1,
-                threads=-(-experts // 32) * 32,
-            )
+        self._choice_spec = KernelSpec(
+            name="choose_experts",
+            inputs=("logits",),
+            outputs=(
+                Output(name="ids", shape=(1, top), dtype=mx.int32),
+                Output(name="mix", shape=(1, top), dtype=mx.float32),
+            ),
+            constants={"EXPERTS": experts, "TOP": top, "NORMALISED": int(config.norm_topk_prob)},
+            body=CHOOSE,
+            blocks=1,
+            threads=-(-experts // 32) * 32,
         )
+        self.logits = kernels.kernel(self._logits_spec)
+        self.choose = kernels.kernel(self._choice_spec)
+
+    def add_logits(self, program: Program, x: mx.array, router: mx.array, logits: mx.array) -> None:
+        """Append the router's product with ``x``."""
+        program.add(self._logits_spec, x, router, logits)
+
+    def add_choice(self, program: Program, logits: mx.array, ids: mx.array, mix: mx.array) -> None:
+        """Append the choice of the largest ``logits``."""
+        program.add(self._choice_spec, logits, ids, mix)
+
+
+class ExpertBuffers:
+    """What launches that choose and compute experts leave for the next: scratch of one program.
+
+    Args:
+        program: Whose.
+        config: Sizes.
+
+    Attributes:
+        logits: The router's.
+        ids: Of the chosen experts, [1, top].
+        mix: Their weights.
+        slots: Where they lie.
+        inner: Inner values of all experts.
+        strength: Of the shared one.
+    """
+
+    def __init__(self, program: Program, config: Qwen4ExpConfig) -> None:
+        top = config.num_experts_per_tok
+        inner = top * config.moe_intermediate_size + config.shared_expert_intermediate_size
+        self.logits = program.scratch((1, config.num_experts), mx.float32)
+        self.ids = program.scratch((1, top), mx.int32)
+        self.mix = program.scratch((1, top), mx.float32)
+        self.slots = program.scratch((1, top), mx.int32)
+        self.inner = program.scratch((inner,), mx.bfloat16)
+        self.strength = program.scratch((1,), mx.float32)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackPlaces:
+    """The arguments of a program that are the arrays of a layer's experts.
+
+    Attributes:
+        gate: Weight, scales and biases.
+        up: As `gate`.
+        down: As `gate`.
+    """
+
+    gate: tuple[Place, ...]
+    up: tuple[Place, ...]
+    down: tuple[Place, ...]
+
+    @property
+    def all(self) -> tuple[Place, ...]:
+        """In this order."""
+        return (*self.gate, *self.up, *self.down)
+
+    @staticmethod
+    def of(program: Program) -> StackPlaces:
+        """New places; they follow each other."""
+        kinds = (("weight", mx.uint32), ("scales", mx.bfloat16), ("biases", mx.bfloat16))
+        gate, up, down = (
+            tuple(program.place(f"{name} {kind}", dtype) for kind, dtype in kinds) for name in ("gate", "up", "down")
+        )
+        return StackPlaces(gate=gate, up=up, down=down)
 
 
 class ExpertKernels:
@@ -209,8 +279,8 @@ class ExpertKernels:
         }
         self.sizes = tuple(constants.values())
         # by whether slots are looked up in places
-        self._inner: list[Kernel] = []
-        self._outer: list[Kernel] = []
+        self._inner_specs: list[KernelSpec] = []
+        self._outer_specs: list[KernelSpec] = []
         for placed in (0, 1):
             looked_up = ("slots", "places")
             routed = ("gate", "gate_scales", "gate_biases", "up", "up_scales", "up_biases")
@@ -236,8 +306,10 @@ class ExpertKernels:
                 blocks=-(-hidden // WARPS),
                 threads=32 * WARPS,
             )
-            self._inner.append(kernels.kernel(inner))
-            self._outer.append(kernels.kernel(outer))
+            self._inner_specs.append(inner)
+            self._outer_specs.append(outer)
+        self._inner = [kernels.kernel(spec) for spec in self._inner_specs]
+        self._outer = [kernels.kernel(spec) for spec in self._outer_specs]
 
     def compute(
         self,
@@ -255,6 +327,34 @@ class ExpertKernels:
         gate, up, down = (_arrays(stack) for stack in (arrays.gate, arrays.up, arrays.down))
         inner, strength = self._inner[placed](x, *looked_up, *gate, *up, *own_in)
         return self._outer[placed](inner, strength, mix, *looked_up, *down, *own_out)[0]
+
+    def add(
+        self,
+        program: Program,
+        stacks: StackPlaces,
+        x: mx.array,
+        routed: ExpertBuffers,
+        places: Place | None,
+        own: tuple[list[mx.array], list[mx.array]],
+        output: mx.array,
+    ) -> None:
+        """Append what `compute` does.
+
+        Args:
+            program: Where to.
+            stacks: The routed experts.
+            x: The row.
+            routed: What chose them; their slots are given there, or found by their ids in ``places``.
+            places: The slot of every expert.
+            own: What `compute` takes of the shared expert, for either half.
+            output: Where the result goes, [1, hidden].
+        """
+        placed = int(places is not None)
+        slots = routed.slots if places is None else routed.ids
+        looked_up = [slots, slots if places is None else places]
+        inner, outer = self._inner_specs[placed], self._outer_specs[placed]
+        program.add(inner, x, *looked_up, *stacks.gate, *stacks.up, *own[0], routed.inner, routed.strength)
+        program.add(outer, routed.inner, routed.strength, routed.mix, *looked_up, *stacks.down, *own[1], output)
 
 
 def _arrays(stack: object) -> list[mx.array]:
@@ -301,7 +401,7 @@ class DeviceExpertLayer(ExpertLayer):
     def _prove_mixing(self, device: DeviceKernels) -> None:
         config, stack = self._config, self._experts.arrays(self._layer)
         inputs = self._shared_inputs.groups
-        own, hidden, width = inputs[0][0], config.hidden_size, config.moe_intermediate_size
+        own, hidden = inputs[0][0], config.hidden_size
         stacks = (stack.gate, stack.up, stack.down)
         suits = (
             len(inputs) == 1
@@ -317,26 +417,50 @@ class DeviceExpertLayer(ExpertLayer):
         self._own_out = self._shared_down.arrays()
         mx.eval(self._own_in)
         mixing = ExpertKernels(device, config, stack.gate, (own.bits, own.group_size))
-        top, form = config.num_experts_per_tok, stack.gate
-        arrays = ExpertArrays(
-            gate=_random_stack(form, width, hidden),
-            up=_random_stack(form, width, hidden),
-            down=_random_stack(form, hidden, width),
-        )
+        top, arrays = config.num_experts_per_tok, random_experts(config, stack.gate)
         x, ids = random_row(1, hidden), mx.array(np.arange(top, dtype=np.int32)[None] * 3 % PROOF_PLACES)
         places = mx.array(np.arange(PROOF_PLACES - 1, -1, -1, dtype=np.int32))
         mix = mx.softmax(mx.arange(top, dtype=mx.float32))[None]
 
         def plain() -> list[mx.array]:
-            shared = self._shared(x)
-            each = [self._routed(arrays, x, slots) for slots in (ids, places[ids])]
-            return [shared.join(mix, routed) for routed in each]
+            return [self.mix_slots(arrays, x, slots, mix) for slots in (ids, places[ids])]
 
         def ours() -> list[mx.array]:
             given = (self._own_in, self._own_out)
             return [mixing.compute(arrays, x, mix, ids, where, *given) for where in (None, places)]
 
         self._mixing = mixing if device.proven("experts", mixing.sizes, ours, plain) else None
+
+    @property
+    def launchable(self) -> bool:
+        """Whether `add_logits`, `add_choice` and `add_experts` can be used."""
+        return self._routing is not None and self._mixing is not None and self._experts.group_limit >= self._top
+
+    def add_logits(self, program: Program, x: mx.array, logits: mx.array) -> None:
+        """Append the router's logits of ``x`` [1, hidden]; only where `launchable`."""
+        self._launched[0].add_logits(program, x, self._router_weight, logits)
+
+    def add_choice(self, program: Program, to: ExpertBuffers) -> None:
+        """Append the choice by the logits there; only where `launchable`."""
+        self._launched[0].add_choice(program, to.logits, to.ids, to.mix)
+
+    def add_experts(
+        self,
+        program: Program,
+        stacks: StackPlaces,
+        x: mx.array,
+        routed: ExpertBuffers,
+        places: Place | None,
+        output: mx.array,
+    ) -> None:
+        """Append the chosen experts and the shared one, see `ExpertKernels.add`; only where `launchable`."""
+        self._launched[1].add(program, stacks, x, routed, places, (self._own_in, self._own_out), output)
+
+    @property
+    def _launched(self) -> tuple[RoutingKernels, ExpertKernels]:
+        if self._routing is None or self._mixing is None:
+            raise BackendError("experts whose kernels did not prove themselves cannot be launched")
+        return self._routing, self._mixing
 
     def route(self, x: mx.array) -> tuple[mx.array, mx.array]:
         """See `ExpertLayer.route`."""
@@ -363,6 +487,16 @@ class DeviceExpertLayer(ExpertLayer):
             slots = mx.array(self._lease(chosen, leases, watch).slots)
         arrays = self._experts.arrays(self._layer)
         return self._mixing.compute(arrays, x, mix, slots, places, self._own_in, self._own_out)
+
+
+def random_experts(config: Qwen4ExpConfig, form: QuantizedStack) -> ExpertArrays:
+    """Some experts for a proof, stored as ``form`` is."""
+    hidden, width = config.hidden_size, config.moe_intermediate_size
+    return ExpertArrays(
+        gate=_random_stack(form, width, hidden),
+        up=_random_stack(form, width, hidden),
+        down=_random_stack(form, hidden, width),
+    )
 
 
 def _random_stack(form: QuantizedStack, rows: int, columns: int) -> QuantizedStack:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import mlx.core as mx
 import numpy as np
 
 from slotstream_core.backend import Backend
 from slotstream_core.errors import BackendError, SettingError
+
+if TYPE_CHECKING:
+    from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
 
 logger = logging.getLogger("slotstream.device")
 
@@ -185,11 +188,15 @@ class DeviceKernels:
     Args:
         compile_kernel: Makes kernels.
 
+        launched: Launches kernels without MLX; None where nothing does.
+
     Attributes:
+        launched: As given.
         verdicts: By part and sizes, whether its kernels agree with MLX's operations.
     """
 
-    def __init__(self, compile_kernel: KernelCompiler) -> None:
+    def __init__(self, compile_kernel: KernelCompiler, *, launched: LaunchedKernels | None = None) -> None:
+        self.launched = launched
         self._compile = compile_kernel
         self._kernels: dict[KernelKey, Kernel] = {}
         self.verdicts: dict[tuple[object, ...], bool] = {}
@@ -253,6 +260,11 @@ def _disagreement(ours: Callable[[], Sequence[mx.array]], plain: Callable[[], Se
         mx.eval(found)
     except (RuntimeError, ValueError) as error:  # a source that does not compile, a launch that is refused
         return f"MLX says {str(error).splitlines()[0][:200]!r}"
+    return first_difference(found, wanted)
+
+
+def first_difference(found: Sequence[mx.array], wanted: Sequence[mx.array]) -> str | None:
+    """Say which result is farther than `TOLERANCE` from what it should be, and how far; None when none is."""
     for index, (mine, theirs) in enumerate(zip(found, wanted, strict=True)):
         if mine.shape != theirs.shape:
             return f"result {index} has shape {mine.shape} instead of {theirs.shape}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import mlx.core as mx
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
@@ -14,6 +16,7 @@ from slotstream_core.models.qwen4_exp.device.kernels import (
     quantised_alike,
     random_row,
 )
+from slotstream_core.models.qwen4_exp.device.launching import Argument, Program
 from slotstream_core.models.qwen4_exp.hyper_connections import HyperConnection, StreamMixer
 from slotstream_core.models.qwen4_exp.projections import Projection, WeightReader
 
@@ -99,67 +102,114 @@ INJECT = """
 """
 
 
-class StreamKernels:
-    """Kernels that read and feed the streams of hyper-connections of one size.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamSpecs:
+    """The kernels of hyper-connections of one size.
+
+    Attributes:
+        sizes: What tells them from others.
+        down: Reads the streams into the low rank and, where there are injections, says how strong they are.
+        up: Mixes the streams.
+        inject: Feeds them.
+    """
+
+    sizes: tuple[int, ...]
+    down: KernelSpec
+    up: KernelSpec
+    inject: KernelSpec
+
+
+def stream_specs(config: Qwen4ExpConfig, down: Projection, up: Projection, *, injects: bool) -> StreamSpecs:
+    """The kernels for some weights.
 
     Args:
-        kernels: Makes them.
         config: Sizes and eps.
         down: A map from all streams to the low rank, quantised like the others'.
         up: A map back, likewise.
         injects: Whether there are injections.
     """
+    streams, hidden, low = config.hc_count, config.hidden_size, config.hc_lowrank
+    sizes = {"STREAMS": streams, "HIDDEN": hidden, "LOW": low}
+    injected, threads = streams if injects else 0, STREAM_THREADS * streams
+    return StreamSpecs(
+        sizes=(*sizes.values(), injected, down.bits, down.group_size, up.bits, up.group_size),
+        down=KernelSpec(
+            name="streams_down",
+            inputs=("streams", "norms", "down", "scales", "biases", "inject"),
+            outputs=(
+                Output(name="low", shape=(low,), dtype=mx.bfloat16),
+                Output(name="lengths", shape=(streams,), dtype=mx.float32),
+                Output(name="injection", shape=(1, streams, 1), dtype=mx.bfloat16),
+            ),
+            constants={
+                **sizes,
+                "INJECTED": injected,
+                "BITS": down.bits,
+                "GROUP": down.group_size,
+                "EPS": config.rms_norm_eps,
+            },
+            body=DOWN,
+            blocks=low + injected,
+            threads=threads,
+        ),
+        up=KernelSpec(
+            name="streams_up",
+            inputs=("streams", "norms", "low", "lengths", "up", "scales", "biases"),
+            outputs=(Output(name="mixed", shape=(1, hidden), dtype=mx.bfloat16),),
+            constants={**sizes, "BITS": up.bits, "GROUP": up.group_size},
+            body=UP,
+            blocks=hidden // 8,
+            threads=threads,
+        ),
+        inject=KernelSpec(
+            name="streams_inject",
+            inputs=("streams", "output", "injection"),
+            outputs=(Output(name="fed", shape=(1, streams, hidden), dtype=mx.bfloat16),),
+            constants={"STREAMS": streams, "HIDDEN": hidden},
+            body=INJECT,
+            blocks=-(-streams * hidden // 256),
+            threads=256,
+        ),
+    )
 
-    def __init__(
-        self, kernels: DeviceKernels, config: Qwen4ExpConfig, down: Projection, up: Projection, *, injects: bool
-    ) -> None:
-        streams, hidden, low = config.hc_count, config.hidden_size, config.hc_lowrank
-        sizes = {"STREAMS": streams, "HIDDEN": hidden, "LOW": low}
-        injected, threads = streams if injects else 0, STREAM_THREADS * streams
-        self.sizes = (*sizes.values(), injected, down.bits, down.group_size, up.bits, up.group_size)
-        self.down = kernels.kernel(
-            KernelSpec(
-                name="streams_down",
-                inputs=("streams", "norms", "down", "scales", "biases", "inject"),
-                outputs=(
-                    Output(name="low", shape=(low,), dtype=mx.bfloat16),
-                    Output(name="lengths", shape=(streams,), dtype=mx.float32),
-                    Output(name="injection", shape=(1, streams, 1), dtype=mx.bfloat16),
-                ),
-                constants={
-                    **sizes,
-                    "INJECTED": injected,
-                    "BITS": down.bits,
-                    "GROUP": down.group_size,
-                    "EPS": config.rms_norm_eps,
-                },
-                body=DOWN,
-                blocks=low + injected,
-                threads=threads,
-            )
-        )
-        self.up = kernels.kernel(
-            KernelSpec(
-                name="streams_up",
-                inputs=("streams", "norms", "low", "lengths", "up", "scales", "biases"),
-                outputs=(Output(name="mixed", shape=(1, hidden), dtype=mx.bfloat16),),
-                constants={**sizes, "BITS": up.bits, "GROUP": up.group_size},
-                body=UP,
-                blocks=hidden // 8,
-                threads=threads,
-            )
-        )
-        self.inject = kernels.kernel(
-            KernelSpec(
-                name="streams_inject",
-                inputs=("streams", "output", "injection"),
-                outputs=(Output(name="fed", shape=(1, streams, hidden), dtype=mx.bfloat16),),
-                constants={"STREAMS": streams, "HIDDEN": hidden},
-                body=INJECT,
-                blocks=-(-streams * hidden // 256),
-                threads=256,
-            )
-        )
+
+class StreamKernels:
+    """Kernels that read and feed the streams of hyper-connections of one size.
+
+    Args:
+        kernels: Makes them.
+        specs: What they are.
+
+    Attributes:
+        sizes: As in `StreamSpecs`.
+    """
+
+    def __init__(self, kernels: DeviceKernels, specs: StreamSpecs) -> None:
+        self.sizes = specs.sizes
+        self.down = kernels.kernel(specs.down)
+        self.up = kernels.kernel(specs.up)
+        self.inject = kernels.kernel(specs.inject)
+
+
+class StreamBuffers:
+    """What launches that read streams leave for the next: scratch of one program.
+
+    Args:
+        program: Whose.
+        config: Sizes.
+
+    Attributes:
+        low: The low rank.
+        lengths: Of the streams.
+        mixed: The block input, [1, hidden].
+        injection: How strongly the block's output enters each stream.
+    """
+
+    def __init__(self, program: Program, config: Qwen4ExpConfig) -> None:
+        self.low = program.scratch((config.hc_lowrank,), mx.bfloat16)
+        self.lengths = program.scratch((config.hc_count,), mx.float32)
+        self.mixed = program.scratch((1, config.hidden_size), mx.bfloat16)
+        self.injection = program.scratch((1, config.hc_count, 1), mx.bfloat16)
 
 
 class StreamReader:
@@ -167,6 +217,8 @@ class StreamReader:
 
     Args:
         kernels: Of its sizes.
+        specs: The same, for programs.
+        mixing: Those that leave injections out.
         norms: Weights of the streams' norms, [streams, hidden].
         down: The map to the low rank.
         up: The map back.
@@ -174,17 +226,45 @@ class StreamReader:
     """
 
     def __init__(
-        self, kernels: StreamKernels, norms: mx.array, down: Projection, up: Projection, inject: Projection | None
+        self,
+        kernels: StreamKernels,
+        specs: StreamSpecs,
+        mixing: StreamSpecs,
+        norms: mx.array,
+        down: Projection,
+        up: Projection,
+        inject: Projection | None,
     ) -> None:
         self.kernels = kernels
+        self._specs = specs
+        self._mixing = mixing
         self._norms = norms
         self._down = [norms, *down.arrays(), norms if inject is None else inject.dense()]
         self._up = up.arrays()
+        mx.eval(self._down)
 
     def read(self, streams: mx.array) -> tuple[mx.array, mx.array]:
         """The block input [1, hidden] and the injection [1, streams, 1], of which nothing is written without a map."""
         low, lengths, injection = self.kernels.down(streams, *self._down)
         return self.kernels.up(streams, self._norms, low, lengths, *self._up)[0], injection
+
+    def add_read(self, program: Program, streams: Argument, to: StreamBuffers) -> None:
+        """Append what `read` does."""
+        self._add(program, self._specs, streams, to)
+
+    def add_mix(self, program: Program, streams: Argument, to: StreamBuffers) -> None:
+        """Append what `read` does, without the injection."""
+        self._add(program, self._mixing, streams, to)
+
+    def _add(self, program: Program, specs: StreamSpecs, streams: Argument, to: StreamBuffers) -> None:
+        program.add(specs.down, streams, *self._down, to.low, to.lengths, to.injection)
+        program.add(specs.up, streams, self._norms, to.low, to.lengths, *self._up, to.mixed)
+
+    def add_inject(
+        self, program: Program, streams: Argument, output: mx.array, read: StreamBuffers, fed: mx.array
+    ) -> None:
+        """Append what feeds ``streams`` with a block's ``output``, as ``read`` says; the result goes to ``fed``."""
+        program.add(self._specs.inject, streams, output, read.injection, fed)
 
 
 def stream_reader(
@@ -206,8 +286,9 @@ def stream_reader(
     )
     if weights.device is None or not suits:
         return None
-    kernels = StreamKernels(weights.device, config, down, up, injects=inject is not None)
-    return StreamReader(kernels, norms, down, up, inject)
+    specs = stream_specs(config, down, up, injects=inject is not None)
+    mixing = stream_specs(config, down, up, injects=False)
+    return StreamReader(StreamKernels(weights.device, specs), specs, mixing, norms, down, up, inject)
 
 
 class DeviceStreamMixer(StreamMixer):
@@ -235,12 +316,16 @@ class DeviceStreamMixer(StreamMixer):
 
 
 class DeviceHyperConnection(HyperConnection):
-    """A `HyperConnection` that reads and feeds one row's streams with kernels."""
+    """A `HyperConnection` that reads and feeds one row's streams with kernels.
+
+    Attributes:
+        reader: What does, once it has proven itself.
+    """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
         reader = stream_reader(weights, config, self._norm.plain_weight, self._down, self._up, self._inject)
-        self._reader: StreamReader | None = None
+        self.reader: StreamReader | None = None
         if reader is not None and weights.device is not None:
             streams, output = random_row(1, config.hc_count, config.hidden_size), random_row(1, config.hidden_size)
 
@@ -253,22 +338,22 @@ class DeviceHyperConnection(HyperConnection):
                 return [mixed, injection, self.inject(streams, output, injection)]
 
             if weights.device.proven("hyper-connections", reader.kernels.sizes, ours, plain):
-                self._reader = reader
+                self.reader = reader
 
     def mix(self, streams: mx.array) -> mx.array:
         """See `StreamMixer.mix`."""
-        if self._reader is None or len(streams) != 1:
+        if self.reader is None or len(streams) != 1:
             return super().mix(streams)
-        return self._reader.read(streams)[0]
+        return self.reader.read(streams)[0]
 
     def read(self, streams: mx.array) -> tuple[mx.array, mx.array]:
         """See `HyperConnection.read`."""
-        if self._reader is None or len(streams) != 1:
+        if self.reader is None or len(streams) != 1:
             return super().read(streams)
-        return self._reader.read(streams)
+        return self.reader.read(streams)
 
     def inject(self, streams: mx.array, output: mx.array, injection: mx.array) -> mx.array:
         """See `HyperConnection.inject`."""
-        if self._reader is None or len(streams) != 1:
+        if self.reader is None or len(streams) != 1:
             return super().inject(streams, output, injection)
-        return self._reader.kernels.inject(streams, output, injection)[0]
+        return self.reader.kernels.inject(streams, output, injection)[0]

@@ -46,7 +46,7 @@ class EagerDecoderLayer(DecoderLayer):
 
     def _describe(self) -> _native.Layer | None:
         """The layer for the compiled calls; None when they do not take one of its matrices."""
-        first, second, mixer, experts = self._attention_streams, self._expert_streams, self._mixer, self.experts
+        first, second, mixer, experts = self.attention_streams, self.expert_streams, self.mixer, self.experts
         if not (
             isinstance(first, EagerHyperConnection)
             and isinstance(second, EagerHyperConnection)
@@ -134,7 +134,7 @@ class EagerDecoderLayer(DecoderLayer):
         runs = [self._attended(rows) for rows in totals]
         for number, ((run, rows), streams, own) in enumerate(zip(places, passes, positions, strict=True)):
             if self._attend_at_once(streams, state, own, None, runs[run].part(rows)) is None:
-                raise StateError(f"a {type(state).__name__} was passed to a {type(self._mixer).__name__}")
+                raise StateError(f"a {type(state).__name__} was passed to a {type(self.mixer).__name__}")
             mx.eval(state.arrays())
             attended(number)
         outs = [np.empty(run.streams.shape, np.float32) for run in runs]
@@ -169,10 +169,10 @@ class EagerDecoderLayer(DecoderLayer):
             watch.entering(self._layer, streams)
         flat = rows_of(streams)
         attended = to or self._attended(len(flat) if positions.queries is None else positions.queries)
-        if isinstance(self._mixer, EagerGatedDelta) and isinstance(state, DeltaState):
-            self._advance_delta(self._mixer, self._compiled, flat, state, positions, attended)
-        elif isinstance(self._mixer, EagerAttention) and isinstance(state, AttentionState):
-            self._advance_attention(self._mixer, self._compiled, flat, state, positions, attended)
+        if isinstance(self.mixer, EagerGatedDelta) and isinstance(state, DeltaState):
+            self._advance_delta(self.mixer, self._compiled, flat, state, positions, attended)
+        elif isinstance(self.mixer, EagerAttention) and isinstance(state, AttentionState):
+            self._advance_attention(self.mixer, self._compiled, flat, state, positions, attended)
         else:
             return None
         if watch is not None:
@@ -266,10 +266,10 @@ class EagerDecoderLayer(DecoderLayer):
 
     def remember(self, streams: mx.array, state: AttentionState, positions: PassPositions) -> None:
         """See `DecoderLayer.remember`."""
-        if self._compiled is None or not isinstance(self._mixer, EagerAttention):
+        if self._compiled is None or not isinstance(self.mixer, EagerAttention):
             super().remember(streams, state, positions)
             return
-        self._enter_attention(self._mixer, self._compiled, rows_of(streams), state, positions)
+        self._enter_attention(self.mixer, self._compiled, rows_of(streams), state, positions)
 
 
 def cut_runs(lengths: Sequence[int]) -> tuple[list[int], list[tuple[int, slice]]]:

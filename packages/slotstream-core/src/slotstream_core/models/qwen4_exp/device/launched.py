@@ -1,0 +1,255 @@
+"""Decoder layers through which one row goes as launches of a program, instead of operations of MLX."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+
+import mlx.core as mx
+
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.errors import BackendError, StateError
+from slotstream_core.experts.stacks import Experts, QuantizedStack
+from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
+from slotstream_core.models.qwen4_exp.device.delta_states import DeltaAdvance
+from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
+from slotstream_core.models.qwen4_exp.device.layer_program import (
+    LaunchedForecasts,
+    LayerProgram,
+    layer_parts,
+    routing_parts,
+    runs_of,
+)
+from slotstream_core.models.qwen4_exp.forecasting import ForecastPass
+from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
+from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
+from slotstream_core.state.sequence import LayerState
+
+
+class LaunchedLayers:
+    """Those layers of a model that can be launched.
+
+    Args:
+        kernels: Compiles and runs kernels.
+        config: Sizes.
+        layers: All decoder layers, first one first.
+        experts: Where routed experts come from; not owned.
+        renewed: Layers before which something is added to the streams.
+
+    Attributes:
+        runs: First layer of each run of launched layers, and the one after its last.
+    """
+
+    def __init__(
+        self,
+        kernels: LaunchedKernels,
+        config: Qwen4ExpConfig,
+        layers: Sequence[DecoderLayer],
+        experts: Experts,
+        renewed: Collection[int],
+    ) -> None:
+        parts = {index: layer_parts(layer) for index, layer in enumerate(layers)}
+        routings = {index: routing_parts(layer) for index, layer in enumerate(layers)}
+        self._parts = {index: found for index, found in parts.items() if found is not None}
+        self._routings = {index: found for index, found in routings.items() if found is not None}
+        self.runs = runs_of(list(self._parts), frozenset(renewed))
+        self._kernels = kernels
+        self._config = config
+        self._experts = experts
+        self._programs: dict[tuple[bool, LaunchedForecasts | None], BoundProgram] = {}
+
+    def begin_pass(self, watch: PassWatch | None) -> LaunchedPass | None:
+        """What takes one row through layers; None where somebody watches who wants to see MLX's arrays.
+
+        Raises:
+            BackendError: A kernel is refused.
+        """
+        if watch is not None and not isinstance(watch, ForecastPass):
+            return None
+        forecasts = None
+        if watch is not None:
+            forecasts = LaunchedForecasts(tap=watch.forecaster.tap, corrected=watch.forecaster.corrected)
+        places = {index: self._experts.places(index) for index in self._parts}
+        found = {index: each for index, each in places.items() if each is not None}
+        placed = len(found) == len(places)
+        key = (placed, None if placed else forecasts)
+        program = self._programs.get(key)
+        if program is None:
+            self._programs[key] = program = BoundProgram(self._program(*key), self._experts)
+        program.bind(found if placed else {})
+        return LaunchedPass(self.runs, program, self._experts, None if placed else watch)
+
+    def _program(self, placed: bool, forecasts: LaunchedForecasts | None) -> LayerProgram:
+        return LayerProgram(
+            self._kernels,
+            self._config,
+            self._parts,
+            self.runs,
+            self._routings,
+            placed=placed,
+            forecasts=forecasts,
+        )
+
+
+class BoundProgram:
+    """A program, and which arrays of experts its arguments name. These are not kept alive: a pool may replace them.
+
+    Args:
+        launches: The program, complete.
+        experts: Where routed experts come from.
+
+    Attributes:
+        launches: As given.
+        number: What was announced last.
+        left: What may not have read the streams of the last run yet.
+    """
+
+    def __init__(self, launches: LayerProgram, experts: Experts) -> None:
+        self.launches = launches
+        self.number = 0
+        self.left: list[mx.array] = []
+        self._experts = experts
+        self._target = launches.target
+        self._weights: dict[int, weakref.ref[mx.array]] = {}
+        program = launches.program
+        self._stacks = {index: program.entries(stacks.all) for index, stacks in launches.stacks.items()}
+        self._number = program.entries([launches.number])
+        self.slots = launches.slots.entries(program)
+        self.states = {index: program.entries(places.all) for index, places in launches.states.items()}
+        self._places: dict[int, mx.array] = {}
+
+    def bind(self, places: Mapping[int, mx.array]) -> None:
+        """Name the arrays that hold the experts now.
+
+        Args:
+            places: The slot of every expert, by layer, where the program looks slots up.
+        """
+        moved: dict[int, list[mx.array]] = {}
+        for index in self._stacks:
+            arrays = self._experts.arrays(index)
+            gate, known = arrays.gate, self._weights.get(index)
+            if known is None or known() is not gate.weight:
+                moved[index] = [
+                    array
+                    for stack in (gate, arrays.up, arrays.down)
+                    if isinstance(stack, QuantizedStack)
+                    for array in (stack.weight, stack.scales, stack.biases)
+                ]
+                self._weights[index] = weakref.ref(gate.weight)
+        if moved:
+            self._name(moved)
+        if changed := [index for index, found in places.items() if self._places.get(index) is not found]:
+            launches = self.launches
+            launches.program.point([launches.places[index] for index in changed], [places[index] for index in changed])
+            self._places |= {index: places[index] for index in changed}
+
+    def _name(self, moved: Mapping[int, list[mx.array]]) -> None:
+        distinct = {id(array): array for arrays in moved.values() for array in arrays}
+        addresses = dict(zip(distinct, self._target.addresses(list(distinct.values())), strict=True))
+        for index, arrays in moved.items():
+            self._stacks[index][:] = [addresses[id(array)] for array in arrays]
+
+    def launch(self, first: int, last: int) -> int:
+        """Launch a range, which announces a number that was not announced before; return it."""
+        self.number += 1
+        self._number[0] = self.number
+        self.launches.program.run(first, last)
+        return self.number
+
+
+class LaunchedPass:
+    """One row's pass.
+
+    Args:
+        runs: As `LaunchedLayers.runs`.
+        program: What is launched, bound.
+        experts: Where routed experts come from.
+        watch: What reads ahead; None for nothing.
+
+    Attributes:
+        runs: As given.
+    """
+
+    def __init__(
+        self, runs: Mapping[int, int], program: BoundProgram, experts: Experts, watch: ForecastPass | None
+    ) -> None:
+        self.runs = runs
+        self._program = program
+        self._experts = experts
+        self._watch = watch
+
+    def run(
+        self, first: int, streams: mx.array, states: Sequence[LayerState], leases: PassLeases
+    ) -> tuple[mx.array, int]:
+        """Take the row through the run that begins with a layer.
+
+        Args:
+            first: The layer.
+            streams: [1, streams, hidden].
+            states: Of all layers; those of the run are advanced.
+            leases: What the pass holds; given back at the end.
+
+        Returns:
+            The new streams, not evaluated, and the layer after the run.
+
+        Raises:
+            ExpertReadError: A record could not be read.
+            CheckpointDamaged: A record holds scales that are not finite.
+            BackendError: The device failed.
+            StateError: A state is not that of its layer.
+        """
+        bound, launches, after = self._program, self._program.launches, self.runs[first]
+        entering = mx.contiguous(streams)
+        leases.evaluate(entering, bound.left)
+        launches.program.point([launches.entry], [entering])
+        advance = DeltaAdvance(bound.states, first, delta_states(states, first, after), launches.target)
+        start = launches.ranges[first].start if launches.places else self._route(first, after, leases)
+        launches.done.signal.wait(bound.launch(start, launches.ranges[after - 1].end))
+        leases.release()
+        advance.complete()
+        left = launches.streams * 1  # a copy: the next run writes there
+        bound.left = [left]
+        return left, after
+
+    def _route(self, first: int, after: int, leases: PassLeases) -> int:
+        """Go up to the last layer's experts, which are in place then; return where their launches begin."""
+        bound, launches, watch, experts = self._program, self._program.launches, self._watch, self._experts
+        ids, slots, arrived = launches.ids.ids, bound.slots, launches.ids.signal
+        start = launches.ranges[first].start
+        for layer in range(first, after):
+            place = launches.ranges[layer]
+            number = bound.launch(start, place.routed if watch is None else place.foreseen)
+            arrived.wait(number)
+            leases.release()
+            lease = experts.request(layer, ids)
+            leases.hold(lease)
+            if watch is not None:
+                watch.requested(layer, ids)
+                if place.routed < place.foreseen:
+                    self._foresee(watch, layer + 1, number)
+            lease.wait()
+            slots[:] = lease.slots
+            start = place.foreseen
+        return start
+
+    def _foresee(self, watch: ForecastPass, target: int, number: int) -> None:
+        forecast = self._program.launches.forecast
+        if forecast is None:
+            raise BackendError("forecasts were asked of a program that makes none")
+        forecast.signal.wait(number)
+        watch.forecaster.forecast_published(target, forecast.logits, forecast.row)
+
+
+def delta_states(states: Sequence[LayerState], first: int, after: int) -> list[DeltaState]:
+    """The states of the layers of a run.
+
+    Raises:
+        StateError: One is not a gated delta layer's.
+    """
+    found = []
+    for index in range(first, after):
+        state = states[index]
+        if not isinstance(state, DeltaState):
+            raise StateError(f"a {type(state).__name__} was passed to the gated delta layer {index}")
+        found.append(state)
+    return found

@@ -1,0 +1,226 @@
+"""One row's way through the decoder layers of a model, as launches of one program.
+
+A layer is three ranges of launches. The first reads the streams, mixes, and chooses experts; the second forecasts the
+next layer's experts; the third computes the experts, once these are in their slots. Where every expert of a model has a
+slot, nothing is published and nothing waited for within a run of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
+from slotstream_core.models.qwen4_exp.device.delta import DeltaPlaces, DeviceGatedDelta
+from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer, ExpertBuffers, StackPlaces
+from slotstream_core.models.qwen4_exp.device.launching import Argument, LaunchedKernels, Place
+from slotstream_core.models.qwen4_exp.device.publishing import (
+    Announcement,
+    GivenSlots,
+    PublishedForecast,
+    PublishedIds,
+)
+from slotstream_core.models.qwen4_exp.device.streams import DeviceHyperConnection, StreamBuffers, StreamReader
+from slotstream_core.options import Tap
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchedForecasts:
+    """How forecasts are made within a program.
+
+    Attributes:
+        tap: Where the streams are taken.
+        corrected: Whether the host corrects them, from the row they were made from.
+    """
+
+    tap: Tap
+    corrected: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoutingParts:
+    """What says which experts a layer's router would choose.
+
+    Attributes:
+        streams: Reads the streams for it.
+        experts: The router.
+    """
+
+    streams: StreamReader
+    experts: DeviceExpertLayer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerParts:
+    """The parts of a layer that can be launched whole.
+
+    Attributes:
+        attention_streams: Reads and feeds the streams around the mixer.
+        mixer: The gated delta rule.
+        routing: Reads and feeds them around the experts, and these.
+    """
+
+    attention_streams: StreamReader
+    mixer: DeviceGatedDelta
+    routing: RoutingParts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerRanges:
+    """Where a layer's launches are in the program.
+
+    Attributes:
+        start: The first that takes streams.
+        routed: After the choice of experts.
+        foreseen: After the forecast of the next layer's; the experts come next.
+        end: After the experts, and after the announcement where the layer ends a run.
+    """
+
+    start: int
+    routed: int
+    foreseen: int
+    end: int
+
+
+def routing_parts(layer: DecoderLayer) -> RoutingParts | None:
+    """What can be launched of a layer's routing; None where its kernels are not proven."""
+    streams, experts = layer.expert_streams, layer.experts
+    if not isinstance(streams, DeviceHyperConnection) or streams.reader is None:
+        return None
+    if not isinstance(experts, DeviceExpertLayer) or not experts.launchable:
+        return None
+    return RoutingParts(streams=streams.reader, experts=experts)
+
+
+def layer_parts(layer: DecoderLayer) -> LayerParts | None:
+    """The parts of a layer that can be launched; None where one of them cannot."""
+    streams, mixer, routing = layer.attention_streams, layer.mixer, routing_parts(layer)
+    if not isinstance(streams, DeviceHyperConnection) or streams.reader is None or routing is None:
+        return None
+    if not isinstance(mixer, DeviceGatedDelta) or not mixer.launchable:
+        return None
+    return LayerParts(attention_streams=streams.reader, mixer=mixer, routing=routing)
+
+
+class LayerProgram:
+    """The launches of all layers that can be launched, in runs of neighbours.
+
+    Args:
+        kernels: Compiles and runs them.
+        config: Sizes.
+        layers: The parts of launched layers by index.
+        runs: First layer of each run and the one after its last.
+        routings: The routing of every layer that may be forecast, by index.
+        placed: Whether every expert has a slot.
+        forecasts: Whether and how forecasts are made.
+
+    Attributes:
+        target: What runs them.
+        program: The launches.
+        number: The argument that holds what is announced.
+        entry: The streams that a run begins with.
+        streams: Those it ends with, [1, streams, hidden].
+        middle: The streams between a layer's mixer and its experts.
+        routed: What was chosen last.
+        row: What the last router read, [1, hidden].
+        states: Of the launched layers.
+        stacks: Of the launched layers.
+        places: Of the launched layers; with `placed` alone.
+        ranges: By layer.
+        done: Announces the end of a run.
+        ids: Publishes what was chosen.
+        forecast: Publishes forecasts; None without.
+        slots: Takes the slots of what was chosen.
+    """
+
+    def __init__(
+        self,
+        kernels: LaunchedKernels,
+        config: Qwen4ExpConfig,
+        layers: Mapping[int, LayerParts],
+        runs: Mapping[int, int],
+        routings: Mapping[int, RoutingParts],
+        *,
+        placed: bool,
+        forecasts: LaunchedForecasts | None,
+    ) -> None:
+        self.target = kernels.target
+        self.program = program = kernels.program()
+        self.number = program.place("number")
+        self.entry = program.place("streams", mx.bfloat16)
+        self.done = Announcement(kernels, self.number)
+        self.ids = PublishedIds(kernels, config, self.number)
+        self.forecast = (
+            None if forecasts is None else PublishedForecast(kernels, config, self.number, with_row=forecasts.corrected)
+        )
+        self.slots = GivenSlots(program, config.num_experts_per_tok)
+        self.states = {index: DeltaPlaces.of(program) for index in layers}
+        self.stacks = {index: StackPlaces.of(program) for index in layers}
+        self.places: dict[int, Place] = {}
+        if placed:
+            self.places = {index: program.place("places", mx.int32) for index in layers}
+        self._forecasts, self._routings = forecasts, routings
+        shape = (1, config.hc_count, config.hidden_size)
+        self.streams, self.middle = program.scratch(shape, mx.bfloat16), program.scratch(shape, mx.bfloat16)
+        self._output = program.scratch((1, config.hidden_size), mx.bfloat16)
+        self._read, self._foreseen = StreamBuffers(program, config), StreamBuffers(program, config)
+        self._forecast_logits = program.scratch((1, config.num_experts), mx.float32)
+        self.routed = ExpertBuffers(program, config)
+        self.row = self._read.mixed
+        self.ranges: dict[int, LayerRanges] = {}
+        for first, after in runs.items():
+            for index in range(first, after):
+                streams = self.entry if index == first else self.streams
+                self.ranges[index] = self._add(index, layers[index], streams, last=index == after - 1)
+
+    def _add(self, index: int, parts: LayerParts, streams: Argument, *, last: bool) -> LayerRanges:
+        program, read, routing = self.program, self._read, parts.routing
+        start = program.mark()
+        parts.attention_streams.add_read(program, streams, read)
+        parts.mixer.add(program, read.mixed, self.states[index], self._output)
+        parts.attention_streams.add_inject(program, streams, self._output, read, self.middle)
+        routing.streams.add_read(program, self.middle, read)
+        routing.experts.add_logits(program, read.mixed, self.routed.logits)
+        routing.experts.add_choice(program, self.routed)
+        places = self.places.get(index)
+        if places is None:
+            self.ids.add(program, self.routed.ids)
+        routed = program.mark()
+        self._add_forecast(index + 1, streams)
+        foreseen = program.mark()
+        if places is None:
+            self.slots.add(program, self.routed.slots)
+        routing.experts.add_experts(program, self.stacks[index], read.mixed, self.routed, places, self._output)
+        routing.streams.add_inject(program, self.middle, self._output, read, self.streams)
+        if last:
+            self.done.add(program)
+        return LayerRanges(start=start, routed=routed, foreseen=foreseen, end=program.mark())
+
+    def _add_forecast(self, target: int, entering: Argument) -> None:
+        """Append the forecast of a layer from the streams of the layer before."""
+        routing = self._routings.get(target)
+        if self._forecasts is None or self.forecast is None or routing is None:
+            return
+        streams = entering if self._forecasts.tap == "boundary" else self.middle
+        routing.streams.add_mix(self.program, streams, self._foreseen)
+        routing.experts.add_logits(self.program, self._foreseen.mixed, self._forecast_logits)
+        self.forecast.add(self.program, self._forecast_logits, self._foreseen.mixed)
+
+
+def runs_of(layers: Sequence[int], renewed: frozenset[int]) -> dict[int, int]:
+    """The runs of neighbours among launched layers: the first of each, and the one after its last.
+
+    Args:
+        layers: The launched layers, ascending.
+        renewed: Layers whose streams come from elsewhere.
+    """
+    runs: dict[int, int] = {}
+    first: int | None = None
+    for index in layers:
+        if first is None or runs[first] != index or index in renewed:
+            first = index
+        runs[first] = index + 1
+    return runs

@@ -1,0 +1,177 @@
+"""What crosses between a program and the host: what kernels publish, and slots that the host gives."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.models.qwen4_exp.device.kernels import KernelSpec, Output
+from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, Place, Program
+from slotstream_core.models.qwen4_exp.host_products import Floats
+
+FORECAST_THREADS = 256
+
+ANNOUNCE = """
+  __threadfence_system();
+  word[0] = (unsigned int)number;
+"""
+
+PUBLISH = """
+  if (threadIdx.x < TOP) out[threadIdx.x] = ids[threadIdx.x];
+  __threadfence_system();
+  __syncthreads();
+  if (threadIdx.x == 0) word[0] = (unsigned int)number;
+"""
+
+PUBLISH_FORECAST = """
+  // the row before the number, which tells the host that all is there
+  for (int i = threadIdx.x; i < EXPERTS; i += blockDim.x) out[i] = logits[i];
+  for (int i = threadIdx.x; i < HIDDEN; i += blockDim.x) row[i] = slotstream_float(mixed[i]);
+  __threadfence_system();
+  __syncthreads();
+  if (threadIdx.x == 0) word[0] = (unsigned int)number;
+"""
+
+_WORD = Output(name="word", shape=(1,), dtype=mx.uint32)
+
+
+class Announcement:
+    """A number on the host that says that everything launched before is done.
+
+    Args:
+        kernels: Compiles and runs kernels.
+        number: The argument that holds the number.
+
+    Attributes:
+        signal: To wait for it.
+    """
+
+    def __init__(self, kernels: LaunchedKernels, number: Place) -> None:
+        self.signal = kernels.signal()
+        self._number = number
+        self._spec = KernelSpec(
+            name="announce", inputs=(), outputs=(_WORD,), constants={}, body=ANNOUNCE, blocks=1, threads=1,
+            values=("number",),
+        )  # fmt: skip
+
+    def add(self, program: Program) -> None:
+        """Append it."""
+        program.add(self._spec, self.signal.address, self._number)
+
+
+class PublishedIds:
+    """The ids that a router chose, on the host.
+
+    Args:
+        kernels: Compiles and runs kernels.
+        config: Sizes.
+        number: The argument that holds the number that tells of them.
+
+    Attributes:
+        signal: To wait for them.
+        ids: Them, [1, top]; rewritten by each launch.
+    """
+
+    def __init__(self, kernels: LaunchedKernels, config: Qwen4ExpConfig, number: Place) -> None:
+        top = config.num_experts_per_tok
+        self._memory = kernels.target.pinned(4 * top)
+        self.signal = kernels.signal()
+        self.ids: npt.NDArray[np.int32] = self._memory.data.view(np.int32).reshape(1, top)
+        self._number = number
+        self._spec = KernelSpec(
+            name="publish_ids",
+            inputs=("ids",),
+            outputs=(Output(name="out", shape=(1, top), dtype=mx.int32), _WORD),
+            constants={"TOP": top},
+            body=PUBLISH,
+            blocks=1,
+            threads=-(-top // 32) * 32,
+            values=("number",),
+        )
+
+    def add(self, program: Program, ids: mx.array) -> None:
+        """Append their publication."""
+        program.add(self._spec, ids, self._memory.address, self.signal.address, self._number)
+
+
+class PublishedForecast:
+    """The forecast logits of a router, and the row they were made from, on the host.
+
+    Args:
+        kernels: Compiles and runs kernels.
+        config: Sizes.
+        number: The argument that holds the number that tells of them.
+        with_row: Whether the row is wanted.
+
+    Attributes:
+        signal: To wait for them.
+        logits: float32 [1, experts]; rewritten by each launch.
+        row: float32 [1, hidden], or None.
+    """
+
+    def __init__(self, kernels: LaunchedKernels, config: Qwen4ExpConfig, number: Place, *, with_row: bool) -> None:
+        experts, hidden = config.num_experts, config.hidden_size if with_row else 0
+        self._memory = kernels.target.pinned(4 * (experts + hidden))
+        values = self._memory.data.view(np.float32)
+        self.signal = kernels.signal()
+        self.logits: Floats = values[:experts].reshape(1, -1)
+        self.row: Floats | None = values[experts:].reshape(1, -1) if with_row else None
+        self._row_address = self._memory.address + 4 * experts
+        self._number = number
+        self._spec = KernelSpec(
+            name="publish_forecast",
+            inputs=("logits", "mixed"),
+            outputs=(
+                Output(name="out", shape=(1, experts), dtype=mx.float32),
+                Output(name="row", shape=(1, hidden), dtype=mx.float32),
+                _WORD,
+            ),
+            constants={"EXPERTS": experts, "HIDDEN": hidden},
+            body=PUBLISH_FORECAST,
+            blocks=1,
+            threads=FORECAST_THREADS,
+            values=("number",),
+        )
+
+    def add(self, program: Program, logits: mx.array, mixed: mx.array) -> None:
+        """Append their publication."""
+        addresses = (self._memory.address, self._row_address, self.signal.address)
+        program.add(self._spec, logits, mixed, *addresses, self._number)
+
+
+class GivenSlots:
+    """The slots of a row's experts, which the host gives by value: two in each number of a launch.
+
+    Args:
+        program: Where they are needed.
+        top: How many.
+    """
+
+    def __init__(self, program: Program, top: int) -> None:
+        pairs = [f"pair{index}" for index in range(-(-top // 2))]
+        self._top = top
+        self._places = [program.place(name) for name in pairs]
+        lines = [
+            f"  if (threadIdx.x == {index}) slots[{index}] = (int)(pair{index // 2} >> {32 * (index % 2)});"
+            for index in range(top)
+        ]
+        self._spec = KernelSpec(
+            name="place_slots",
+            inputs=(),
+            outputs=(Output(name="slots", shape=(1, top), dtype=mx.int32),),
+            constants={"TOP": top},
+            body="\n".join(lines),
+            blocks=1,
+            threads=-(-top // 32) * 32,
+            values=tuple(pairs),
+        )
+
+    def add(self, program: Program, slots: mx.array) -> None:
+        """Append what writes them to ``slots``."""
+        program.add(self._spec, slots, *self._places)
+
+    def entries(self, program: Program) -> npt.NDArray[np.int32]:
+        """What to write them to before a run, [1, top]; valid until something is added to the program."""
+        return program.entries(self._places).view(np.int32)[: self._top].reshape(1, -1)
