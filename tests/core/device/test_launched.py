@@ -19,7 +19,7 @@ from slotstream_core.checkpoint.corrections import Correction
 from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import BackendError, ExpertReadError, StateError
-from slotstream_core.experts import ExpertLayout, ResidentExperts
+from slotstream_core.experts import ExpertLayout, ResidentExperts, StreamedExperts
 from slotstream_core.experts.confidence import Logits
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
@@ -76,7 +76,7 @@ def kernels(emulator: Emulator, target: EmulatedTarget) -> DeviceKernels:
 @dataclass(frozen=True)
 class Opened:
     model: Qwen4ExpModel
-    experts: ArrivedExperts
+    experts: StreamedExperts
     source: ScriptedSource
 
     def prompt(self) -> SequenceState:
