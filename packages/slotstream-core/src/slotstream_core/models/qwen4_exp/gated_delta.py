@@ -117,7 +117,6 @@ class DeltaState:
 
     def fixed_arrays(self) -> Mapping[str, mx.array | HostValues]:
         """See `Storable.fixed_arrays`."""
-        self.buffers = None  # the host may look at them, which moves an array's memory on a GPU
         return {"window": self.window, "memory": self.memory}
 
     def row_arrays(self) -> Mapping[str, GrowingArray]:

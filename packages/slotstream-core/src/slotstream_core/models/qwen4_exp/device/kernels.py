@@ -212,7 +212,12 @@ class DeviceKernels:
         if choice not in ("0", "1"):
             raise SettingError(f"{KERNELS_VARIABLE} is {choice!r}; use 0 or 1, or unset it")
         usable = backend.kind == "cuda" and backend.compute_dtype == mx.bfloat16
-        return DeviceKernels(compile_cuda, launched=_launched_on_cuda()) if usable and choice == "1" else None
+        if not usable or choice == "0":
+            return None
+        # Imported here because it builds on this module.
+        from slotstream_core.models.qwen4_exp.device.cuda_launching import cuda_launches
+
+        return DeviceKernels(compile_cuda, launched=cuda_launches())
 
     def kernel(self, spec: KernelSpec) -> Kernel:
         """The kernel of ``spec``; one for all layers of the same sizes.
@@ -250,19 +255,6 @@ class DeviceKernels:
                     "the kernels for %s are not used: %s; MLX's operations are, which is slower", part, fault
                 )
         return self.verdicts[key]
-
-
-def _launched_on_cuda() -> LaunchedKernels | None:
-    """What launches kernels without MLX; None, after a warning, where the CUDA runtime refuses."""
-    # Imported here because both build on this module.
-    from slotstream_core.models.qwen4_exp.device.cuda_launching import CudaTarget
-    from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
-
-    try:
-        return LaunchedKernels(CudaTarget())
-    except (BackendError, AttributeError, RuntimeError) as error:  # a runtime without a function, MLX without a device
-        logger.warning("kernels are handed over by MLX one by one, which is slower: %s", error)
-        return None
 
 
 def _disagreement(ours: Callable[[], Sequence[mx.array]], plain: Callable[[], Sequence[mx.array]]) -> str | None:
