@@ -9,8 +9,7 @@
 #define QUERY_S 0.001    /* between looks at the device */
 
 struct ss_program {
-    ss_launch_function launch;
-    void *stream;
+    ss_launcher launcher;
     int64_t count;
     ss_kernel_launch *launches;
     void **arguments; /* of all launches: entries of the table */
@@ -30,7 +29,7 @@ int ss_check_launches(const ss_kernel_launch *launches, int64_t count, const int
     return 1;
 }
 
-ss_program *ss_program_create(ss_launch_function launch, void *stream, const ss_kernel_launch *launches, int64_t count,
+ss_program *ss_program_create(const ss_launcher *launcher, const ss_kernel_launch *launches, int64_t count,
                               const int32_t *indices, uint64_t *table) {
     int64_t arguments = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -39,7 +38,7 @@ ss_program *ss_program_create(ss_launch_function launch, void *stream, const ss_
     }
     ss_program *program = calloc(1, sizeof *program);
     if (!program) return NULL;
-    *program = (ss_program){.launch = launch, .stream = stream, .count = count};
+    *program = (ss_program){.launcher = *launcher, .count = count};
     program->launches = malloc((size_t)(count + 1) * sizeof *program->launches);
     program->arguments = malloc((size_t)(arguments + 1) * sizeof *program->arguments);
     if (!program->launches || !program->arguments) {
@@ -60,12 +59,19 @@ void ss_program_free(ss_program *program) {
 
 int64_t ss_program_count(const ss_program *program) { return program->count; }
 
+static int32_t launch_one(const ss_launcher *launcher, const ss_kernel_launch *one, void **arguments) {
+    static const ss_launch_attribute early = {.id = SS_LAUNCH_EARLY, .value = {1}};
+    const void *kernel = (const void *)(intptr_t)one->kernel;
+    ss_grid blocks = {(uint32_t)one->blocks, 1, 1}, threads = {(uint32_t)one->threads, 1, 1};
+    if (!launcher->early) return launcher->launch(kernel, blocks, threads, arguments, 0, launcher->stream);
+    ss_launch_config config = {blocks, threads, 0, launcher->stream, &early, 1};
+    return launcher->early(&config, kernel, arguments);
+}
+
 int32_t ss_run_launches(const ss_program *program, int64_t first, int64_t last, int64_t *failed) {
     for (int64_t i = first; i < last; i++) {
         const ss_kernel_launch *one = &program->launches[i];
-        ss_grid blocks = {(uint32_t)one->blocks, 1, 1}, threads = {(uint32_t)one->threads, 1, 1};
-        int32_t code = program->launch((const void *)(intptr_t)one->kernel, blocks, threads,
-                                       program->arguments + one->first, 0, program->stream);
+        int32_t code = launch_one(&program->launcher, one, program->arguments + one->first);
         if (code) {
             *failed = i;
             return code;

@@ -18,6 +18,27 @@ enum { SS_AWAIT_TIMEOUT = -1, SS_AWAIT_ENDED = -2 };
 typedef int32_t (*ss_query_function)(void *stream);
 #define SS_NOT_READY 600
 
+/* With the signature of cudaLaunchKernelExC: a launch with attributes. */
+typedef struct ss_launch_attribute {
+    int32_t id, unused;
+    int64_t value[8];
+} ss_launch_attribute;
+typedef struct ss_launch_config {
+    ss_grid blocks, threads;
+    size_t shared_bytes;
+    void *stream;
+    const ss_launch_attribute *attributes;
+    uint32_t attribute_count;
+} ss_launch_config;
+typedef int32_t (*ss_early_function)(const ss_launch_config *config, const void *kernel, void **arguments);
+#define SS_LAUNCH_EARLY 6 /* cudaLaunchAttributeProgrammaticStreamSerialization, an int */
+
+typedef struct ss_launcher {
+    ss_launch_function launch;
+    ss_early_function early; /* if not null, instead: blocks may begin before the kernel before has ended */
+    void *stream;
+} ss_launcher;
+
 typedef struct ss_kernel_launch {
     int64_t kernel; /* a handle */
     int64_t blocks, threads;
@@ -28,7 +49,7 @@ typedef struct ss_program ss_program;
 
 /* A program of launches whose argument i is the 64-bit number at table[indices[i]]; null without memory, and where
  * something is out of bounds, which `ss_check_launches` tells. The table must stay for as long as the program. */
-ss_program *ss_program_create(ss_launch_function launch, void *stream, const ss_kernel_launch *launches, int64_t count,
+ss_program *ss_program_create(const ss_launcher *launcher, const ss_kernel_launch *launches, int64_t count,
                               const int32_t *indices, uint64_t *table);
 void ss_program_free(ss_program *program);
 int64_t ss_program_count(const ss_program *program);

@@ -18,23 +18,24 @@ static void destroy(PyObject *capsule) {
     PyMem_Free(kept);
 }
 
-/* program(launch, stream, launches int64 [n, 5], indices int32, table uint64) */
+/* program(launch, early or 0, stream, launches int64 [n, 5], indices int32, table uint64) */
 PyObject *ss_py_program(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     Call call;
-    if (!starts(&call, "program", count, 5)) return NULL;
-    ss_launch_function launch = (ss_launch_function)(intptr_t)integer(&call, args[0]);
-    void *stream = (void *)(intptr_t)integer(&call, args[1]);
+    if (!starts(&call, "program", count, 6)) return NULL;
+    ss_launcher launcher = {.launch = (ss_launch_function)(intptr_t)integer(&call, args[0])};
+    launcher.early = (ss_early_function)(intptr_t)integer(&call, args[1]);
+    launcher.stream = (void *)(intptr_t)integer(&call, args[2]);
     int64_t numbers = 0, indices_count = 0, entries = 0;
-    const ss_kernel_launch *launches = wide_array(&call, args[2], "lq", &numbers, 0);
-    const int32_t *indices = int32_array(&call, args[3], &indices_count, 0);
-    uint64_t *table = wide_array(&call, args[4], "LQ", &entries, PyBUF_WRITABLE);
-    require(&call, launch != NULL, "there is no function to launch with");
+    const ss_kernel_launch *launches = wide_array(&call, args[3], "lq", &numbers, 0);
+    const int32_t *indices = int32_array(&call, args[4], &indices_count, 0);
+    uint64_t *table = wide_array(&call, args[5], "LQ", &entries, PyBUF_WRITABLE);
+    require(&call, launcher.launch != NULL, "there is no function to launch with");
     require(&call, numbers % NUMBERS == 0, "a launch is not five numbers");
     require(&call, call.failed || ss_check_launches(launches, numbers / NUMBERS, indices, indices_count, entries),
             "a launch has no kernel, no grid that may be, or arguments that do not exist");
     Kept *kept = call.failed ? NULL : PyMem_Calloc(1, sizeof *kept);
-    if (kept) kept->program = ss_program_create(launch, stream, launches, numbers / NUMBERS, indices, table);
+    if (kept) kept->program = ss_program_create(&launcher, launches, numbers / NUMBERS, indices, table);
     if (!call.failed && (!kept || !kept->program)) PyErr_NoMemory(), call.failed = 1;
     PyObject *capsule = call.failed ? NULL : PyCapsule_New(kept, CAPSULE, destroy);
     if (capsule != NULL) {

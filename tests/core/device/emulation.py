@@ -118,6 +118,12 @@ extern "C" int32_t launch(const void* kernel, grid blocks, grid threads, void** 
   reinterpret_cast<void (*)(void**, int, int)>(const_cast<void*>(kernel))(given, blocks.x, threads.x);
   return 0;
 }
+struct attribute { int32_t id, unused; int32_t value[16]; };
+struct config { grid blocks, threads; size_t shared; void* stream; const attribute* attributes; uint32_t count; };
+extern "C" int32_t launch_early(const config* how, const void* kernel, void** given) {
+  if (how->count != 1 || how->attributes->id != 6 || how->attributes->value[0] != 1) return 1;
+  return launch(kernel, how->blocks, how->threads, given, how->shared, how->stream);
+}
 extern "C" int32_t query(void* stream) { return stream == (void*)7 ? fault : 1; }
 extern "C" void refuse(int from) { refuse_from = from; }
 extern "C" void fail(int code) { fault = code; }
@@ -134,16 +140,18 @@ class EmulatedTarget:
 
     Args:
         emulator: Compiles the kernels.
+        early: Whether launches say that they may begin early; they never do.
     """
 
     stream = 7
 
-    def __init__(self, emulator: Emulator) -> None:
+    def __init__(self, emulator: Emulator, *, early: bool = False) -> None:
         self._emulator = emulator
         self._launcher = emulator.compiled("launcher", LAUNCHER)
         self._names: dict[int, str] = {}
         self._kept: list[ctypes.CDLL] = []
         self.launch = function_address(self._launcher.launch)
+        self.early = function_address(self._launcher.launch_early) if early else 0
         self.query = function_address(self._launcher.query)
 
     def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:

@@ -60,9 +60,13 @@ PUBLISH = KernelSpec(
 )
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> LaunchTarget:
-    return CudaTarget() if ON_GPU else EmulatedTarget(Emulator(tmp_path_factory.mktemp("launched")))
+@pytest.fixture(scope="module", params=[False, True])
+def target(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> LaunchTarget:
+    if not ON_GPU:
+        return EmulatedTarget(Emulator(tmp_path_factory.mktemp("launched")), early=request.param)
+    if not request.param:
+        pytest.skip("a GPU launches in one way")
+    return CudaTarget()
 
 
 @pytest.fixture
@@ -215,6 +219,7 @@ def test_the_source_for_a_gpu_has_every_argument_in_its_order() -> None:
     source = cuda_source(ADD, [mx.float32, mx.bfloat16])
     assert (
         'extern "C" __global__ void __launch_bounds__(32) slotstream_add'
-        "(const float* a, const __nv_bfloat16* b, float* sum, const long long factor) {\nconstexpr int WIDTH = 48;"
+        "(const float* a, const __nv_bfloat16* b, float* sum, const long long factor) {\n"
+        "slotstream_begin();\nconstexpr int WIDTH = 48;"
     ) in source
     assert "#include" not in source

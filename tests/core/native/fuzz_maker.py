@@ -19,6 +19,7 @@ Array = npt.NDArray[Any]
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, Grid, Grid, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
 )
+EARLY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 QUERY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
@@ -45,9 +46,12 @@ class Maker:
             file.flush()
             self.zeros = os.dup(file.fileno())
         self.lanes = self._open_lanes(library)
-        functions = LAUNCH(lambda *_: self.up_to(9, 0) // 9), QUERY(lambda _: 0)
+        refusing = LAUNCH(lambda *_: self.up_to(9, 0) // 9), EARLY(lambda *_: self.up_to(9, 0) // 9)
+        functions = (*refusing, QUERY(lambda _: 0))
         self.lasting.append(functions)
-        self.launch, self.query = (Address(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in functions)
+        self.launch, self.early, self.query = (
+            Address(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in functions
+        )
 
     def _open_lanes(self, library: ctypes.CDLL) -> Address:
         scratch = np.zeros(4 * 4096, np.uint8)

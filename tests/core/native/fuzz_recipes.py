@@ -529,12 +529,13 @@ def program(m: Maker) -> list[Any]:
     launches = np.zeros((len(counts), 5), np.int64)
     for i, count in enumerate(counts):
         launches[i] = m.up_to(9), m.up_to(9), m.up_to(1024), sum(counts[:i]), count
-    return [m.launch, 7, launches, m.ids(entries, sum(counts)), np.zeros(entries, np.uint64)]
+    early = m.random.choice((0, m.early))
+    return [m.launch, early, 7, launches, m.ids(entries, sum(counts)), np.zeros(entries, np.uint64)]
 
 
 def launch(m: Maker) -> list[Any]:
     described = program(m)
-    count = len(described[2])
+    count = len(described[3])
     first = m.up_to(count, 0)
     return [m.module.program(*described), first, m.up_to(count, first)]
 

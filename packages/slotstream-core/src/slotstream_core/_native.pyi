@@ -568,6 +568,7 @@ class Program:
 
 def program(
     launch: int,
+    early: int,
     stream: int,
     launches: npt.NDArray[np.int64],
     indices: _Ids,
@@ -578,6 +579,8 @@ def program(
 
     Args:
         launch: Address of a function with the signature of `cudaLaunchKernel`.
+        early: Address of one with that of `cudaLaunchKernelExC`, used instead where it is not 0: a kernel's blocks may
+            begin before the kernel before has ended, and must wait themselves.
         stream: What it is given.
         launches: [launches, 5]: the kernel's handle, blocks, threads, and its arguments, the first and how many.
         indices: Of all arguments, where they are in the table.

@@ -28,7 +28,8 @@ def load_kernel(runtime: ctypes.CDLL, source: str, name: str, *, device: int) ->
     Raises:
         BackendError: The compiler is not there, or something refuses.
     """
-    code = compile_kernel(source, name, architecture=f"sm_{_capability(runtime, device)}")
+    major, minor = compute_capability(runtime, device)
+    code = compile_kernel(source, name, architecture=f"sm_{major}{minor}")
     library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     _require(
         runtime.cudaLibraryLoadData(ctypes.byref(library), code, None, None, 0, None, None, 0),
@@ -73,13 +74,16 @@ def _log(compiler: ctypes.CDLL, program: ctypes.c_void_p) -> str:
     return "\n".join(text.value.decode(errors="replace").splitlines()[:LOG_LINES])
 
 
-def _capability(runtime: ctypes.CDLL, device: int) -> str:
-    digits = ""
-    for attribute in (CAPABILITY_MAJOR, CAPABILITY_MINOR):
-        value = ctypes.c_int()
+def compute_capability(runtime: ctypes.CDLL, device: int) -> tuple[int, int]:
+    """Major and minor number of a device's kind.
+
+    Raises:
+        BackendError: The runtime refuses.
+    """
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    for value, attribute in ((major, CAPABILITY_MAJOR), (minor, CAPABILITY_MINOR)):
         _require(runtime.cudaDeviceGetAttribute(ctypes.byref(value), attribute, device), "asking for the device's kind")
-        digits += str(value.value)
-    return digits
+    return major.value, minor.value
 
 
 def _require(code: int, action: str) -> None:

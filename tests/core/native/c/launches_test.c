@@ -11,7 +11,7 @@ enum { LAUNCHES = 20, ENTRIES = 12, MOST = 5, STREAM = 7, REFUSED = 719, FAULT =
 static ss_kernel_launch launches[LAUNCHES];
 static int32_t indices[LAUNCHES * MOST];
 static uint64_t table[ENTRIES];
-static int64_t launched, refuse_at = -1;
+static int64_t launched, early, refuse_at = -1;
 
 static int32_t launch(const void *kernel, ss_grid blocks, ss_grid threads, void **arguments, size_t shared, void *stream) {
     CHECK(stream == (void *)STREAM && !shared && blocks.y == 1 && blocks.z == 1 && threads.y == 1 && threads.z == 1);
@@ -24,6 +24,15 @@ static int32_t launch(const void *kernel, ss_grid blocks, ss_grid threads, void 
     return 0;
 }
 
+static int32_t launch_early(const ss_launch_config *config, const void *kernel, void **arguments) {
+    const ss_launch_attribute *attribute = config->attributes;
+    CHECK(config->attribute_count == 1 && attribute->id == SS_LAUNCH_EARLY && *(const int32_t *)attribute->value == 1);
+    early++;
+    return launch(kernel, config->blocks, config->threads, arguments, config->shared_bytes, config->stream);
+}
+
+static const ss_launcher plain = {launch, NULL, (void *)STREAM}, eager = {launch, launch_early, (void *)STREAM};
+
 static int64_t describe(void) {
     int64_t used = 0;
     for (int i = 0; i < LAUNCHES; i++) {
@@ -33,10 +42,10 @@ static int64_t describe(void) {
     return used;
 }
 
-static void launches_pass_what_the_table_holds(void) {
+static void launches_pass_what_the_table_holds(const ss_launcher *launcher) {
     int64_t used = describe(), failed = -1;
     CHECK(ss_check_launches(launches, LAUNCHES, indices, used, ENTRIES));
-    ss_program *program = ss_program_create(launch, (void *)STREAM, launches, LAUNCHES, indices, table);
+    ss_program *program = ss_program_create(launcher, launches, LAUNCHES, indices, table);
     CHECK(program && ss_program_count(program) == LAUNCHES);
     for (uint64_t turn = 0; turn < 3; turn++) {
         for (int i = 0; i < ENTRIES; i++) table[i] = (turn + 1) * 0x123456789abcull * (uint64_t)(i + 1);
@@ -49,7 +58,7 @@ static void launches_pass_what_the_table_holds(void) {
     CHECK(ss_run_launches(program, 1, LAUNCHES, &failed) == REFUSED && failed == 4 && launched == 3);
     refuse_at = -1;
     ss_program_free(program);
-    ss_program *empty = ss_program_create(launch, NULL, launches, 0, indices, table);
+    ss_program *empty = ss_program_create(launcher, launches, 0, indices, table);
     CHECK(empty && ss_program_count(empty) == 0 && ss_run_launches(empty, 0, 0, &failed) == 0);
     ss_program_free(empty);
     ss_program_free(NULL);
@@ -130,7 +139,10 @@ static void what_never_comes_is_told(void) {
 }
 
 int main(void) {
-    launches_pass_what_the_table_holds();
+    launches_pass_what_the_table_holds(&plain);
+    CHECK(early == 0);
+    launches_pass_what_the_table_holds(&eager);
+    CHECK(early > 0);
     what_is_out_of_bounds_is_seen();
     what_never_comes_is_told();
     a_number_is_awaited_and_what_was_written_before_it_is_there();

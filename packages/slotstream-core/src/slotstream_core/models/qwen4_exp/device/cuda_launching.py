@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 import numpy as np
 
-from slotstream_core.cuda_compiler import load_kernel
+from slotstream_core.cuda_compiler import compute_capability, load_kernel
 from slotstream_core.errors import BackendError
 from slotstream_core.experts.cuda_memory import RUNTIME, STREAM_NON_BLOCKING, CudaMemory, function_address
 from slotstream_core.models.qwen4_exp.device.kernels import C_NAMES, HEADER, KernelSpec
@@ -32,8 +32,19 @@ __device__ inline __nv_bfloat16 __float2bfloat16(float value) {
   return {(unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
 #endif
 }
+/* Blocks of this kernel may be there before the one before has ended, and those of the next before this one has. */
+__device__ inline void slotstream_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 """
-"""What kernels need of `math.h`, and `HEADER` of `cuda_bf16.h`: rounding to the nearest, ties to even."""
+"""What kernels need of `math.h`, `HEADER` of `cuda_bf16.h` (rounding to the nearest, ties to even), and every kernel
+of a program first of all."""
+
+WAITING_MAJOR = 9
+"""Compute capability from which on a kernel can wait for the one before."""
 
 SPIED = 16
 """Arrays whose addresses one kernel tells."""
@@ -45,7 +56,7 @@ def cuda_source(spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> str:
     parameters += [f"{C_NAMES[output.dtype]}* {output.name}" for output in spec.outputs]
     parameters += [f"const long long {name}" for name in spec.values]
     signature = f'extern "C" __global__ void __launch_bounds__({spec.threads}) {kernel_name(spec)}'
-    return f"{PRELUDE}{HEADER}\n{signature}({', '.join(parameters)}) {{\n{spec.source}\n}}\n"
+    return f"{PRELUDE}{HEADER}\n{signature}({', '.join(parameters)}) {{\nslotstream_begin();\n{spec.source}\n}}\n"
 
 
 def kernel_name(spec: KernelSpec) -> str:
@@ -68,6 +79,8 @@ class CudaTarget:
         self._memory = CudaMemory(device=device)
         self._runtime = ctypes.CDLL(RUNTIME)
         self.launch = function_address(self._runtime.cudaLaunchKernel)
+        waits = compute_capability(self._runtime, device)[0] >= WAITING_MAJOR
+        self.early = function_address(self._runtime.cudaLaunchKernelExC) if waits else 0
         self.query = function_address(self._runtime.cudaStreamQuery)
         self.stream = self._make_stream()
         self._tell = _spy(compact=False), _spy(compact=True)

@@ -54,6 +54,13 @@ class LaunchTarget(Protocol):
         """Address of a function with the signature of `cudaLaunchKernel`."""
 
     @property
+    def early(self) -> int:
+        """Address of one with that of `cudaLaunchKernelExC`, where blocks may begin before the kernel before ended.
+
+        0 elsewhere. The target's kernels wait for that one themselves before they do anything.
+        """
+
+    @property
     def query(self) -> int:
         """Address of one with that of `cudaStreamQuery`."""
 
@@ -297,7 +304,7 @@ class Program:
             row[:] = handle, launch.spec.blocks, launch.spec.threads, len(indices), len(launch.indices)
             indices += launch.indices
         self._compiled = self._native.program(
-            target.launch, target.stream, launches, np.array(indices, np.int32), self._table
+            target.launch, target.early, target.stream, launches, np.array(indices, np.int32), self._table
         )
 
     def _index(self, argument: Argument) -> int:
