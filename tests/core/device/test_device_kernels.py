@@ -136,7 +136,7 @@ def test_parts_whose_kernels_disagree_are_computed_by_operations(
     faults = {
         "the gated delta rule": ("float error = (v[row] -", "float error = (v[row] +"),
         "routing": ("expf(best[thread] - best[0])", "expf(best[0] - best[thread])"),
-        "experts": ("mix[which] * dot", "mix[0] * dot"),
+        "experts": ("shares[chunk / PARTS] * dot", "shares[0] * dot"),
         "hyper-connections": ("2.0f * slotstream_float(injection", "slotstream_float(injection"),
         "mixing streams": ("if (row == 0) lengths[s]", "if (INJECTED && row == 0) lengths[s]"),
     }

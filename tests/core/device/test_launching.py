@@ -124,6 +124,31 @@ def test_a_program_may_grow_after_it_ran(kernels: LaunchedKernels, target: Launc
     np.testing.assert_array_equal(out.data.view(np.float32), 41 * np.array(a))
 
 
+def test_every_launch_sees_all_that_those_before_it_wrote(kernels: LaunchedKernels, target: LaunchTarget) -> None:
+    values, rounds = (1 << 20, 500) if ON_GPU else (256, 6)
+    turn_round = KernelSpec(
+        name="turn_round",
+        inputs=("before",),
+        outputs=(Output(name="after", shape=(values,), dtype=mx.float32),),
+        constants={"VALUES": values},
+        body="""
+  const int place = blockIdx.x * blockDim.x + threadIdx.x;
+  after[VALUES - 1 - place] = before[place] + 1.0f;
+""",
+        blocks=values // 64,
+        threads=64,
+    )
+    program, signal, out = kernels.program(), kernels.signal(), target.pinned(4 * WIDTH)
+    arrays = [program.scratch((values,), mx.float32) for _ in range(2)]
+    for number in range(rounds):
+        program.add(turn_round, arrays[number % 2], arrays[1 - number % 2])
+    program.add(PUBLISH, arrays[0], out.address, signal.address, rounds)
+    program.run()
+    signal.wait(rounds)
+    np.testing.assert_array_equal(out.data.view(np.float32), np.full(WIDTH, rounds, np.float32))
+    assert bool(mx.all(arrays[0] == rounds))
+
+
 def test_arguments_that_do_not_suit_a_kernel_are_refused(kernels: LaunchedKernels) -> None:
     program, a, whole = kernels.program(), numbers(1), numbers(2).astype(mx.int32)
     number = program.place("number")

@@ -32,7 +32,10 @@ ROUTER = """
   const int expert = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (expert < EXPERTS) {
     float dot = 0, values[16];
-    for (int chunk = lane; chunk < HIDDEN / 16; chunk += 32) {
+#pragma unroll
+    for (int step = 0; step < HIDDEN / 16; step += 32) {
+      const int chunk = step + lane;
+      if (chunk >= HIDDEN / 16) break;
       slotstream_load(x + 16 * chunk, values);
       const float4* row = reinterpret_cast<const float4*>(router + expert * HIDDEN + 16 * chunk);
       for (int i = 0; i < 4; i++) {
@@ -47,31 +50,45 @@ ROUTER = """
 """
 
 CHOOSE = """
-  // one block, a thread an expert: its rank is how many are before it
-  __shared__ float values[EXPERTS], best[TOP], sums[32];
-  const int thread = threadIdx.x;
+  // one block, a thread an expert: the best of each warp's 32 are found first, then the best of these
+  constexpr int WARPS = (EXPERTS + 31) / 32, KEPT = TOP < 32 ? TOP : 32;
+  __shared__ float values[WARPS * KEPT], best[TOP], sums[32];
+  __shared__ int kept[WARPS * KEPT];
+  const int thread = threadIdx.x, lane = thread % 32;
   const float logit = thread < EXPERTS ? logits[thread] : 0.0f;
-  const float value = logit == logit ? logit : -INFINITY;
-  if (thread < EXPERTS) values[thread] = value;
+  const float value = thread < EXPERTS && logit == logit ? logit : -INFINITY;
+  int rank = 0;
+#pragma unroll
+  for (int apart = 1; apart < 32; apart++) {
+    const float other = __shfl_xor_sync(0xffffffffu, value, apart);
+    rank += other > value || (other == value && (lane ^ apart) < lane);
+  }
+  if (rank < KEPT) {
+    values[thread / 32 * KEPT + rank] = value;
+    kept[thread / 32 * KEPT + rank] = thread;
+  }
   __syncthreads();
-  if (thread < EXPERTS) {
-    int rank = 0;
-    for (int i = 0; i < EXPERTS; i++) rank += values[i] > value || (values[i] == value && i < thread);
-    if (rank < TOP) {
-      ids[rank] = thread;
-      best[rank] = logit;
+  if (thread < WARPS * KEPT) {
+    const float mine = values[thread];
+    const int expert = kept[thread];
+    int place = 0;
+#pragma unroll 8
+    for (int i = 0; i < WARPS * KEPT; i++) place += values[i] > mine || (values[i] == mine && kept[i] < expert);
+    if (place < TOP) {
+      ids[place] = expert;
+      best[place] = logits[expert];
     }
   }
   __syncthreads();
   if (!NORMALISED) {
     const float part = slotstream_sum(thread < EXPERTS ? expf(logit - best[0]) : 0.0f, 32);
-    if (thread % 32 == 0) sums[thread / 32] = part;
+    if (lane == 0) sums[thread / 32] = part;
     __syncthreads();
   }
   if (thread < TOP) {
     float total = 0;
     if (NORMALISED) for (int i = 0; i < TOP; i++) total += expf(best[i] - best[0]);
-    else for (int i = 0; i < blockDim.x / 32; i++) total += sums[i];
+    else for (int i = 0; i < WARPS; i++) total += sums[i];
     mix[thread] = expf(best[thread] - best[0]) / total;
   }
 """
@@ -85,7 +102,10 @@ INNER = """
     const size_t row = size_t(PLACED ? places[chosen] : chosen) * WIDTH + unit % WIDTH;
     const size_t groups = row * (HIDDEN / GROUP), words = row * (HIDDEN / 32 * BITS);
     float open = 0, value = 0;
-    for (int chunk = lane; chunk < HIDDEN / 16; chunk += 32) {
+#pragma unroll
+    for (int step = 0; step < HIDDEN / 16; step += 32) {
+      const int chunk = step + lane;
+      if (chunk >= HIDDEN / 16) break;
       const size_t group = groups + 16 * chunk / GROUP;
       slotstream_load(x + 16 * chunk, values);
       const float total = slotstream_total(values);
@@ -100,7 +120,10 @@ INNER = """
   } else if (unit < routed + SHARED) {
     const int row = unit - routed, groups = row * (HIDDEN / OWN_GROUP), words = HIDDEN / 32 * OWN_BITS;
     float open = 0, value = 0;
-    for (int chunk = lane; chunk < HIDDEN / 16; chunk += 32) {
+#pragma unroll
+    for (int step = 0; step < HIDDEN / 16; step += 32) {
+      const int chunk = step + lane;
+      if (chunk >= HIDDEN / 16) break;
       const int group = groups + 16 * chunk / OWN_GROUP, up_group = group + SHARED * (HIDDEN / OWN_GROUP);
       slotstream_load(x + 16 * chunk, values);
       const float total = slotstream_total(values);
@@ -115,7 +138,10 @@ INNER = """
     if (lane == 0) inner[unit] = __float2bfloat16(open * slotstream_logistic(open) * value);
   } else if (unit == routed + SHARED) {
     float dot = 0;
-    for (int chunk = lane; chunk < HIDDEN / 16; chunk += 32) {
+#pragma unroll
+    for (int step = 0; step < HIDDEN / 16; step += 32) {
+      const int chunk = step + lane;
+      if (chunk >= HIDDEN / 16) break;
       slotstream_load(x + 16 * chunk, values);
       slotstream_load(opening + 16 * chunk, weights);
       for (int i = 0; i < 16; i++) dot += weights[i] * values[i];
@@ -126,18 +152,40 @@ INNER = """
 """
 
 OUTER = """
-  // a warp for each value of the result
+  // a warp for each value of the result; the weights of several steps are on their way at once
+  constexpr int PARTS = WIDTH / 16, STEPS = (TOP * PARTS + 31) / 32, AHEAD = 7;
   const int unit = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  __shared__ size_t rows[TOP];
+  __shared__ float shares[TOP];
+  for (int i = threadIdx.x; i < TOP; i += blockDim.x) {
+    const int chosen = slots[i];
+    rows[i] = size_t(PLACED ? places[chosen] : chosen) * HIDDEN;
+    shares[i] = mix[i];
+  }
+  __syncthreads();
   if (unit < HIDDEN) {
     float total = 0, apart = 0, values[16];
-    for (int chunk = lane; chunk < TOP * (WIDTH / 16); chunk += 32) {
-      const int which = chunk / (WIDTH / 16), part = chunk % (WIDTH / 16), chosen = slots[which];
-      const size_t row = size_t(PLACED ? places[chosen] : chosen) * HIDDEN + unit;
-      const size_t g = row * (WIDTH / GROUP) + 16 * part / GROUP;
-      slotstream_load(inner + 16 * chunk, values);
-      float dot = slotstream_float(scales[g]) * slotstream_dot<BITS>(down + row * (WIDTH / 32 * BITS), part, values);
-      dot += slotstream_float(biases[g]) * slotstream_total(values);
-      total += mix[which] * dot;
+    for (int step = 0; step < STEPS; step += AHEAD) {
+      slotstream_packed<BITS> packed[AHEAD];
+      float scale[AHEAD], bias[AHEAD];
+#pragma unroll
+      for (int i = 0; i < AHEAD; i++) {
+        const int chunk = (step + i) * 32 + lane, part = chunk % PARTS;
+        if (chunk >= TOP * PARTS) break;
+        const size_t row = rows[chunk / PARTS] + unit, g = row * (WIDTH / GROUP) + 16 * part / GROUP;
+        packed[i] = slotstream_take<BITS>(down + row * (WIDTH / 32 * BITS), part);
+        scale[i] = slotstream_float(scales[g]);
+        bias[i] = slotstream_float(biases[g]);
+      }
+#pragma unroll
+      for (int i = 0; i < AHEAD; i++) {
+        const int chunk = (step + i) * 32 + lane;
+        if (chunk >= TOP * PARTS) break;
+        slotstream_load(inner + 16 * chunk, values);
+        float dot = scale[i] * slotstream_dot(packed[i], values);
+        dot += bias[i] * slotstream_total(values);
+        total += shares[chunk / PARTS] * dot;
+      }
     }
     for (int chunk = lane; chunk < SHARED / 16; chunk += 32) {
       const int g = unit * (SHARED / OWN_GROUP) + 16 * chunk / OWN_GROUP;

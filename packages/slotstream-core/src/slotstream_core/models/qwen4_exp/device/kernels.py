@@ -48,20 +48,34 @@ __device__ inline float slotstream_total(const float* x) {
 }
 /* 2^23 + n has n in the lowest bits of a float: cheaper than converting. */
 __device__ inline float slotstream_small(unsigned int n) { return __uint_as_float(0x4b000000u | n) - 8388608.0f; }
+/* 16 values of a quantised row, as they are stored. */
 template <int BITS>
-__device__ inline float slotstream_dot(const unsigned int* row, int chunk, const float* x) {
+struct slotstream_packed {
   unsigned int words[BITS / 2];
+};
+template <int BITS>
+__device__ inline slotstream_packed<BITS> slotstream_take(const unsigned int* row, int chunk) {
+  slotstream_packed<BITS> packed;
   if (BITS == 4) {
     uint2 raw = reinterpret_cast<const uint2*>(row)[chunk];
-    words[0] = raw.x, words[1] = raw.y;
+    packed.words[0] = raw.x, packed.words[1] = raw.y;
   } else {
     uint4 raw = reinterpret_cast<const uint4*>(row)[chunk];
-    words[0] = raw.x, words[1] = raw.y, words[BITS / 2 - 2] = raw.z, words[BITS / 2 - 1] = raw.w;
+    packed.words[0] = raw.x, packed.words[1] = raw.y;
+    packed.words[BITS / 2 - 2] = raw.z, packed.words[BITS / 2 - 1] = raw.w;
   }
+  return packed;
+}
+template <int BITS>
+__device__ inline float slotstream_dot(const slotstream_packed<BITS>& packed, const float* x) {
   float total = 0;
   for (int i = 0; i < 16; i++)
-    total += slotstream_small((words[i * BITS / 32] >> (i * BITS % 32)) & ((1u << BITS) - 1)) * x[i];
+    total += slotstream_small((packed.words[i * BITS / 32] >> (i * BITS % 32)) & ((1u << BITS) - 1)) * x[i];
   return total;
+}
+template <int BITS>
+__device__ inline float slotstream_dot(const unsigned int* row, int chunk, const float* x) {
+  return slotstream_dot(slotstream_take<BITS>(row, chunk), x);
 }
 """
 """Sums over lanes of a warp, and products of 16 bfloat16 values with 16 of a quantised row, 4 or 8 bits each."""
