@@ -159,7 +159,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield found
 
 
-@pytest.mark.parametrize("prompt", [0, 1, 3, 4, 6, 18, 61, 128])
+@pytest.mark.parametrize("prompt", [0, 4, 18, 61])
 def test_a_row_gives_what_the_operations_give(pair: Pair, prompt: int) -> None:
     ours, theirs = pair.plain.new_state(), pair.plain.new_state()
     if prompt:

@@ -140,7 +140,7 @@ def test_launched_rows_give_the_ids_of_the_operations_and_the_same_bits_wherever
         "streams_down": 2 * DELTA_LAYERS,
         "streams_up": 2 * DELTA_LAYERS,
         "streams_inject": 2 * DELTA_LAYERS,
-        "row_product": 3 * DELTA_LAYERS,
+        "row_products": 2 * DELTA_LAYERS,
         "delta_step": DELTA_LAYERS,
         "router_logits": DELTA_LAYERS,
         "choose_experts": DELTA_LAYERS,
@@ -312,7 +312,7 @@ def test_who_watches_a_pass_sees_every_layer(launched: Opened, target: EmulatedT
 @pytest.mark.parametrize(
     ("spoilt", "message"),
     [
-        ((("y[first + i] = ", "y[first + i] = __float2bfloat16(0.0f); //"),), "of layer 0, result 0 is"),
+        ((("y_0[first + i] = ", "y_0[first + i] = __float2bfloat16(0.0f); //"),), "of layer 0, result 0 is"),
         ((("word[0] = (unsigned int)number", "(void)number"),), "ended with the number 0 instead of 1"),
     ],
 )

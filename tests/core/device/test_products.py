@@ -11,7 +11,7 @@ import pytest
 from slotstream_core.backend import Backend
 from slotstream_core.models.qwen4_exp.device.kernels import random_row
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
-from slotstream_core.models.qwen4_exp.device.products import RowProduct, suits_product
+from slotstream_core.models.qwen4_exp.device.products import RowProducts, suits_product
 from slotstream_core.models.qwen4_exp.projections import Projection
 from tests.core.device.emulation import COMPILER, EmulatedTarget, Emulator
 
@@ -46,19 +46,32 @@ def test_a_row_is_multiplied_whatever_a_matrix_is_stored_as(tmp_path: Path, bits
     program = LaunchedKernels(EmulatedTarget(Emulator(tmp_path))).program()
     stored, x, y = matrix(rows, bits, 32), random_row(1, COLUMNS), program.scratch((1, rows), mx.bfloat16)
     assert suits_product(stored)
-    RowProduct(stored).add(program, x, y)
+    RowProducts([stored]).add(program, x, [y])
     program.run()
     check(y, stored, x)
+
+
+def test_matrices_that_are_stored_differently_take_one_launch(tmp_path: Path) -> None:
+    target = EmulatedTarget(Emulator(tmp_path))
+    program, x = LaunchedKernels(target).program(), random_row(1, COLUMNS)
+    stored = [matrix(24, 4, 32), matrix(5, 0, 0), matrix(17, 8, 16 * 2)]
+    products = RowProducts(stored)
+    results = products.scratch(program)
+    products.add(program, x, results)
+    program.run()
+    assert target.launches() == ["row_products"]
+    for y, each in zip(results, stored, strict=True):
+        check(y, each, x)
 
 
 def test_large_matrices_share_what_is_read_of_the_row(tmp_path: Path) -> None:
     packed, scales, biases = mx.quantize(random_row(8195, 64), group_size=64, bits=4)
     large = Projection(packed, scales=scales, biases=biases, bits=4, group_size=64)
-    product = RowProduct(large)
+    product = RowProducts([large])
     assert product.spec.blocks == 257  # of eight warps with four rows each
     program = LaunchedKernels(EmulatedTarget(Emulator(tmp_path))).program()
     x, y = random_row(1, 64), program.scratch((1, 8195), mx.bfloat16)
-    product.add(program, x, y)
+    product.add(program, x, [y])
     program.run()
     check(y, large, x)
 

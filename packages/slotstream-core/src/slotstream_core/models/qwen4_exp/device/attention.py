@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -17,7 +16,7 @@ from slotstream_core.models.qwen4_exp.device.attention_kernels import (
     attention_kernels,
 )
 from slotstream_core.models.qwen4_exp.device.launching import Argument, Place, Program
-from slotstream_core.models.qwen4_exp.device.products import RowProduct, suits_product
+from slotstream_core.models.qwen4_exp.device.products import RowProducts, suits_product
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 
@@ -67,15 +66,15 @@ class Scratch:
     Args:
         program: Runs the layers.
         kernels: Of their sizes.
-        products: Values of each product with a layer's input.
+        products: With a layer's input.
     """
 
-    def __init__(self, program: Program, kernels: AttentionKernels, products: Sequence[int]) -> None:
+    def __init__(self, program: Program, kernels: AttentionKernels, products: RowProducts) -> None:
         made = [*kernels.prepare.outputs, *kernels.score.outputs, *kernels.choose.outputs]
         made += [*kernels.parts.outputs, *kernels.join.outputs]
         grown = ("keys", "values", "tail", "block_keys")
         self.arrays = {each.name: program.scratch(each.shape, each.dtype) for each in made if each.name not in grown}
-        self.products = [program.scratch((1, width), mx.bfloat16) for width in products]
+        self.products = products.scratch(program)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,8 +127,8 @@ class DeviceAttention(SparseAttention):
             self._dtype == mx.bfloat16 and self._sizes.suits and all(suits_product(matrix) for matrix in matrices)
         )
         if self.launchable:
-            self._products = [RowProduct(product) for product, _ in self._inputs.groups]
-            self._output_product = RowProduct(self._output)
+            self._products = RowProducts([product for product, _ in self._inputs.groups])
+            self._output_product = RowProducts([self._output])
             self._sources, places = self._input_places()
             self._kernels = attention_kernels(self._sizes, places)
             self._norms = [self._norm.plain_weight, *self._selector.norm_weights]
@@ -145,7 +144,7 @@ class DeviceAttention(SparseAttention):
 
     def scratch(self, program: Program) -> Scratch:
         """What `add` needs; layers with the same weights' forms may share it, see `Scratch`."""
-        return Scratch(program, self._kernels, [product.rows for product in self._products])
+        return Scratch(program, self._kernels, self._products)
 
     def reaches(self, position: int) -> bool:
         """Whether launches compute a token at ``position``: there is scratch for so long a sequence."""
@@ -178,8 +177,7 @@ class DeviceAttention(SparseAttention):
             choosing: With the launches that a token needs where the layer `chooses`; elsewhere they do nothing.
         """
         work, position = scratch.arrays, token.position
-        for product, result in zip(self._products, scratch.products, strict=True):
-            product.add(program, x, result)
+        self._products.add(program, x, scratch.products)
         given = [scratch.products[source] for source in self._sources]
         caches = (places.keys, places.values, work["index_queries"], places.tail, places.blocks)
         angles, numbers = (token.cosines, token.sines), (position, token.angles_from, places.capacity)
@@ -190,4 +188,4 @@ class DeviceAttention(SparseAttention):
         parts, seen = (work["parts"], work["peaks"], work["totals"]), (places.keys, places.values, work["chosen"])
         program.add(self._kernels.parts, work["queries"], *seen, *parts, position, places.capacity)
         program.add(self._kernels.join, *parts, given[0], work["attended"], position)
-        self._output_product.add(program, work["attended"], y)
+        self._output_product.add(program, work["attended"], [y])

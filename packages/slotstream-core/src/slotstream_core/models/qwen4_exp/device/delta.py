@@ -17,7 +17,7 @@ from slotstream_core.models.qwen4_exp.device.kernels import (
     random_row,
 )
 from slotstream_core.models.qwen4_exp.device.launching import Place, Program
-from slotstream_core.models.qwen4_exp.device.products import RowProduct, suits_product
+from slotstream_core.models.qwen4_exp.device.products import RowProducts, suits_product
 from slotstream_core.models.qwen4_exp.gated_delta import KEY_EPS, DeltaPairs, DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.projections import WeightReader
 
@@ -164,8 +164,8 @@ class DeviceGatedDelta(GatedDeltaLayer):
         maps = [product for product, _ in self._inputs.groups]
         if proven and all(suits_product(each) for each in (*maps, self._output)):
             self._launched = spec
-            self._products = [RowProduct(each) for each in maps]
-            self._output_product = RowProduct(self._output)
+            self._products = RowProducts(maps)
+            self._output_product = RowProducts([self._output])
 
     @property
     def launchable(self) -> bool:
@@ -175,7 +175,7 @@ class DeviceGatedDelta(GatedDeltaLayer):
     @property
     def launch_kind(self) -> tuple[KernelKey, ...]:
         """The same for layers that are launched alike."""
-        return tuple(product.spec.key for product in (*self._products, self._output_product))
+        return self._products.spec.key, self._output_product.spec.key
 
     def add(self, program: Program, x: mx.array, state: DeltaPlaces, output: mx.array) -> None:
         """Append one row's way through this layer.
@@ -191,13 +191,12 @@ class DeviceGatedDelta(GatedDeltaLayer):
         """
         if self._launched is None:
             raise BackendError("a delta rule whose kernels did not prove themselves cannot be launched")
-        products = [program.scratch((1, product.rows), mx.bfloat16) for product in self._products]
+        products = self._products.scratch(program)
         gated = program.scratch((1, self._value_heads * self._value_dim), mx.bfloat16)
-        for product, to in zip(self._products, products, strict=True):
-            product.add(program, x, to)
+        self._products.add(program, x, products)
         before, after = (state.window, state.memory), (state.next_window, state.next_memory)
         program.add(self._launched, products[0], products[-1], *before, *self._weights, gated, *after)
-        self._output_product.add(program, gated, output)
+        self._output_product.add(program, gated, [output])
 
     def _spec(self, config: Qwen4ExpConfig, taps: int, channels: int) -> KernelSpec | None:
         """The kernel of this layer's sizes; None when they or its types do not suit it."""

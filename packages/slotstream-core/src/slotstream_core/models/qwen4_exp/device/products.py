@@ -1,6 +1,8 @@
-"""A matrix times one row, in one kernel, for programs of launches."""
+"""Matrices times one row, in one kernel, for programs of launches."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import mlx.core as mx
 
@@ -17,77 +19,98 @@ SPREAD_ROWS = 4096
 DENSE_BITS = 16
 
 PRODUCT = """
-  // a warp for TOGETHER rows, which share what it reads of x; a dense matrix has 16 bits a value, and no scales
-  const int first = (blockIdx.x * 8 + threadIdx.x / 32) * TOGETHER, lane = threadIdx.x % 32;
-  const unsigned int* packed = reinterpret_cast<const unsigned int*>(weight);
-  float dots[TOGETHER], values[16], weights[16];
-  for (int i = 0; i < TOGETHER; i++) dots[i] = 0;
-  for (int chunk = lane; chunk < COLUMNS / 16; chunk += 32) {
-    slotstream_load(x + 16 * chunk, values);
-    const float total = slotstream_total(values);
-    for (int i = 0; i < TOGETHER; i++) {
-      const size_t row = first + i < ROWS ? first + i : ROWS - 1;
-      if (BITS == 16) {
-        slotstream_load(reinterpret_cast<const __nv_bfloat16*>(weight) + row * COLUMNS + 16 * chunk, weights);
-        for (int j = 0; j < 16; j++) dots[i] += weights[j] * values[j];
-      } else {
-        const size_t group = row * (COLUMNS / GROUP) + 16 * chunk / GROUP;
-        const float dot = slotstream_dot<BITS>(packed + row * (COLUMNS / 32 * BITS), chunk, values);
-        dots[i] += slotstream_float(scales[group]) * dot + slotstream_float(biases[group]) * total;
+  if (block >= 0 && block < BLOCKS_N) {
+    // a warp for TOGETHER rows, which share what it reads of x; a dense matrix has 16 bits a value, and no scales
+    const int first = (block * 8 + threadIdx.x / 32) * TOGETHER_N, lane = threadIdx.x % 32;
+    const unsigned int* packed = reinterpret_cast<const unsigned int*>(weight_N);
+    const __nv_bfloat16* dense = reinterpret_cast<const __nv_bfloat16*>(weight_N);
+    float dots[TOGETHER_N], values[16], weights[16];
+    for (int i = 0; i < TOGETHER_N; i++) dots[i] = 0;
+    for (int chunk = lane; chunk < COLUMNS / 16; chunk += 32) {
+      slotstream_load(x + 16 * chunk, values);
+      const float total = slotstream_total(values);
+      for (int i = 0; i < TOGETHER_N; i++) {
+        const size_t row = first + i < ROWS_N ? first + i : ROWS_N - 1;
+        if (BITS_N == 16) {
+          slotstream_load(dense + row * COLUMNS + 16 * chunk, weights);
+          for (int j = 0; j < 16; j++) dots[i] += weights[j] * values[j];
+        } else {
+          const size_t group = row * (COLUMNS / GROUP_N) + 16 * chunk / GROUP_N;
+          const float dot = slotstream_dot<BITS_N>(packed + row * (COLUMNS / 32 * BITS_N), chunk, values);
+          dots[i] += slotstream_float(scales_N[group]) * dot + slotstream_float(biases_N[group]) * total;
+        }
       }
     }
+    for (int i = 0; i < TOGETHER_N; i++) {
+      const float dot = slotstream_sum(dots[i], 32);
+      if (lane == 0 && first + i < ROWS_N) y_N[first + i] = __float2bfloat16(dot);
+    }
   }
-  for (int i = 0; i < TOGETHER; i++) {
-    const float dot = slotstream_sum(dots[i], 32);
-    if (lane == 0 && first + i < ROWS) y[first + i] = __float2bfloat16(dot);
-  }
+  block -= BLOCKS_N;
 """
+"""With the matrix numbered N; the blocks of one follow those of the one before."""
 
 
-class RowProduct:
-    """The product of a matrix and one row.
+class RowProducts:
+    """The products of one row and some matrices, all in one launch.
 
     Args:
-        matrix: 4 or 8 bits a value, or dense bfloat16; see `suits_product`.
+        matrices: 4 or 8 bits a value, or dense bfloat16; see `suits_product`. They have as many columns.
 
     Attributes:
-        rows: Values of the result.
+        rows: Values of each result.
         spec: The kernel.
     """
 
-    def __init__(self, matrix: Projection) -> None:
-        self._arrays = matrix.arrays()
-        self.rows = matrix.out_features
-        bits, group, columns = matrix.bits, matrix.group_size, int(matrix.weight.shape[1])
-        if matrix.scales is None:
-            self._arrays *= 3  # in the places of scales, too
-            bits, group = DENSE_BITS, columns
-        else:
-            columns = int(matrix.scales.shape[1]) * group
-        together = min(4, max(1, 2 * (self.rows // SPREAD_ROWS)))
-        self.spec = KernelSpec(
-            name="row_product",
-            inputs=("x", "weight", "scales", "biases"),
-            outputs=(Output(name="y", shape=(1, self.rows), dtype=mx.bfloat16),),
-            constants={
-                "ROWS": self.rows,
-                "COLUMNS": columns,
+    def __init__(self, matrices: Sequence[Projection]) -> None:
+        self.rows = [matrix.out_features for matrix in matrices]
+        self._arrays: list[mx.array] = []
+        constants = {"COLUMNS": _columns(matrices[0])}
+        blocks, inputs = 0, ["x"]
+        for number, matrix in enumerate(matrices):
+            dense = matrix.scales is None
+            together = min(4, max(1, 2 * (matrix.out_features // SPREAD_ROWS)))
+            own = {
+                "ROWS": matrix.out_features,
+                "BITS": DENSE_BITS if dense else matrix.bits,
+                "GROUP": constants["COLUMNS"] if dense else matrix.group_size,
                 "TOGETHER": together,
-                "BITS": bits,
-                "GROUP": group,
-            },
-            body=PRODUCT,
-            blocks=-(-self.rows // (WARPS * together)),
+                "BLOCKS": -(-matrix.out_features // (WARPS * together)),
+            }
+            constants |= {f"{name}_{number}": value for name, value in own.items()}
+            blocks += own["BLOCKS"]
+            inputs += [f"{name}_{number}" for name in ("weight", "scales", "biases")]
+            self._arrays += matrix.arrays() * (3 if dense else 1)  # in the places of scales, too
+        parts = [PRODUCT.replace("_N", f"_{number}") for number in range(len(matrices))]
+        self.spec = KernelSpec(
+            name="row_products",
+            inputs=tuple(inputs),
+            outputs=tuple(
+                Output(name=f"y_{number}", shape=(1, rows), dtype=mx.bfloat16) for number, rows in enumerate(self.rows)
+            ),
+            constants=constants,
+            body="\n".join(["  int block = blockIdx.x;", *parts]),
+            blocks=blocks,
             threads=32 * WARPS,
         )
 
-    def add(self, program: Program, x: Argument, y: Argument) -> None:
-        """Append the product of ``x`` [columns], which goes into ``y`` [rows]; both bfloat16."""
-        program.add(self.spec, x, *self._arrays, y)
+    def scratch(self, program: Program) -> list[mx.array]:
+        """An array of the program for each result, [1, rows]."""
+        return [program.scratch(output.shape, output.dtype) for output in self.spec.outputs]
+
+    def add(self, program: Program, x: Argument, results: Sequence[Argument]) -> None:
+        """Append the products of ``x`` [columns], which go into ``results`` [rows] each; all bfloat16."""
+        program.add(self.spec, x, *self._arrays, *results)
 
 
 def suits_product(matrix: Projection) -> bool:
-    """Whether `RowProduct` can multiply with a matrix."""
+    """Whether `RowProducts` can multiply with a matrix."""
     if matrix.scales is not None:
         return quantised_alike(matrix)
     return matrix.weight.dtype == mx.bfloat16 and matrix.weight.shape[1] % CHUNK == 0
+
+
+def _columns(matrix: Projection) -> int:
+    if matrix.scales is None:
+        return int(matrix.weight.shape[1])
+    return int(matrix.scales.shape[1]) * matrix.group_size
