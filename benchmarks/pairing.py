@@ -29,13 +29,6 @@ class Estimate:
         return f"{self.median:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
 
 
-def middle_mean(samples: Sequence[float]) -> float:
-    """Return the geometric mean of the middle half: as deaf to outliers as a median, and steadier.  All above 0."""
-    ordered = sorted(samples)
-    cut = len(ordered) // 4
-    return statistics.geometric_mean(ordered[cut : len(ordered) - cut])
-
-
 def estimate(samples: Sequence[float], middle: Callable[[Sequence[float]], float] = statistics.median) -> Estimate:
     """Return the middle of samples with its bootstrap interval.  The same samples give the same interval.
 
@@ -48,6 +41,24 @@ def estimate(samples: Sequence[float], middle: Callable[[Sequence[float]], float
     middles = sorted(middle(chance.choices(samples, k=len(samples))) for _ in range(DRAWS))
     cut = round(DRAWS * (1 - COVERED) / 2)
     return Estimate(median=middle(samples), low=middles[cut], high=middles[-1 - cut])
+
+
+def total_ratio(base: Sequence[float], more: Sequence[float]) -> Estimate:
+    """Return the ratio of two sums, ``base`` over ``more``, which were measured in pairs; pairs are drawn anew.
+
+    Raises:
+        ValueError: There are no samples.
+    """
+    if not base:
+        raise ValueError("a ratio needs at least one pair")
+    chance, pairs = random.Random(0), list(zip(base, more, strict=True))
+
+    def of(chosen: Sequence[tuple[float, float]]) -> float:
+        return sum(one for one, _ in chosen) / sum(other for _, other in chosen)
+
+    ratios = sorted(of(chance.choices(pairs, k=len(pairs))) for _ in range(DRAWS))
+    cut = round(DRAWS * (1 - COVERED) / 2)
+    return Estimate(median=of(pairs), low=ratios[cut], high=ratios[-1 - cut])
 
 
 def excess(more: Sequence[float], base: Sequence[float]) -> Estimate:

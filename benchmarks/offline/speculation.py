@@ -1,42 +1,45 @@
 """Does the draft head pay, and does deciding guess by guess ever lose?
 
-Prose, code-like and repetitive text, and two kinds that nothing was tuned on: letters, and questions with answers.
-Three engines over one checkpoint continue the same prompts with equal pools: without the draft head (`off`), with two
-drafts a pass (`on`), and with what the engine takes to be worth it (`auto`). Their replies are made side by side, a
-short piece of each in turn and in changing order, and each piece of one engine is compared with the same piece of
-another: the same tokens, a moment apart. A piece is timed after the first tokens of a turn, which find the caches full
-of another engine's weights. Every round continues other texts; the first one, of fresh engines, is told apart. Engines
-are loaded anew several times, since two that do the same differ by some per cent as long as they live.
+Prose, code-like and repetitive text, and two kinds that nothing was tuned on: letters, and questions with answers. One
+engine with its draft head continues each prompt four times side by side, a short piece of each reply in turn, in an
+order drawn anew: plainly (`off`), with two drafts a pass (`on`), with what it takes to be worth it (`auto`), and
+plainly once more, which is the control. Weights, memory, pool and moment are the same for all of them, while two
+engines that do the same differ by some per cent for as long as they live. A pool of some of the experts has changed all
+it holds within a piece, so it favours nobody. `auto` learns from its own replies only; the first ones are told apart.
 
-Reported are middles of those ratios with a bootstrap interval of 95%, in wall clock and in processor time: the
-geometric mean of their middle half. With `--control` a second engine like `off` runs beside the others: what it comes
-to next to the first is what this method takes for a difference where there is none.
+Reported are ratios of the time that all replies to a kind of text took, in wall clock and in processor time, with a
+bootstrap interval of 95% over replies. What the control comes to is what this method takes for a difference where there
+is none.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
 from benchmarks.demo import demo_directory
-from benchmarks.pairing import estimate, middle_mean
+from benchmarks.pairing import Estimate, total_ratio
 from benchmarks.recording import BenchmarkResult, format_table, report
-from slotstream_core import GREEDY, Engine, Finished, GenerationEvent, load
-from slotstream_core.events import TextDelta
+from slotstream_core import GREEDY
+from slotstream_core.diagnostics.continuing import read_prompt
+from slotstream_core.events import DraftCounts
+from slotstream_core.generation.decoding import Decoder, PlainDecoder, Row
+from slotstream_core.generation.draft_depth import DEFAULT_DEPTH, DepthPolicy, FixedDepth
+from slotstream_core.generation.sampling import Sampler
+from slotstream_core.generation.speculation import SpeculativeDecoder
+from slotstream_core.loading import LoadedModel, load_model
+from slotstream_core.state.sequence import SequenceState
+from slotstream_core.text.tokenizer import Tokenizer
 from slotstream_planner import PlanRequest
 
 Mode = Literal["off", "on", "auto", "again"]
 
-MODES: Final[tuple[Mode, ...]] = ("off", "on", "auto")
-LEAD: Final = 2
-"""Deltas of a turn that are not timed."""
-
+MODES: Final[tuple[Mode, ...]] = ("off", "on", "auto", "again")
 NAMES: Final = ("Lily", "Tom", "Anna", "Ben", "Mia", "Max", "Sue", "Tim")
 PLACES: Final = ("by the sea", "in the forest", "on a hill", "near the river", "in the city")
 CITIES: Final = ("Paris", "Rome", "London", "Berlin", "Madrid", "Oslo", "Vienna")
@@ -91,76 +94,76 @@ TEXTS: Final[Mapping[str, Callable[[int], str]]] = {
 
 
 class Reply:
-    """One engine's reply to a prompt, made as far as it is asked for."""
-
-    def __init__(self, engine: Engine, prompt: str, tokens: int) -> None:
-        self._events: Iterator[GenerationEvent] = engine.generate(
-            engine.tokenizer.encode(prompt), sampling=GREEDY, max_tokens=tokens
-        )
-        self.finished: Finished | None = None
-
-    def advance(self, deltas: int) -> int:
-        """Go on until so many deltas of text were told, or to the end; return how many there were."""
-        told = 0
-        while told < deltas and self.finished is None:
-            event = next(self._events)
-            told += isinstance(event, TextDelta)
-            if isinstance(event, Finished):
-                self.finished = event
-        return told
-
-    def end(self) -> Finished:
-        """Go on to the end."""
-        while self.finished is None:
-            self.advance(1)
-        return self.finished
-
-
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """What the same piece of a reply took each engine.
+    """A greedy reply, made as far as it is asked for, plainly without a policy.
 
     Attributes:
-        deltas: Its length.
-        wall_s: Wall clock.
-        processor_s: Processor time of all threads.
+        ids: Its tokens so far.
+        wall_s: What they took, wall clock, without the prompt.
+        processor_s: The same in processor time of all threads.
+        ended: Whether there are no more.
     """
 
-    deltas: int
-    wall_s: Mapping[Mode, float]
-    processor_s: Mapping[Mode, float]
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        state: SequenceState,
+        row: Row,
+        policy: DepthPolicy | None,
+        *,
+        limit: int,
+        ends: Collection[int],
+    ) -> None:
+        self._speculative: SpeculativeDecoder | None = None
+        decoder: Decoder = PlainDecoder(loaded.model, state, Sampler(GREEDY))
+        if policy is not None:
+            decoder = self._speculative = SpeculativeDecoder(
+                loaded.model, state, Sampler(GREEDY), policy, waited=loaded.waited
+            )
+        self._tokens = decoder.tokens(row, limit=limit)
+        self._ends = ends
+        self.ids: list[int] = []
+        self.wall_s = self.processor_s = 0.0
+        self.ended = False
+
+    @property
+    def drafts(self) -> DraftCounts:
+        """What was drafted so far."""
+        return DraftCounts() if self._speculative is None else self._speculative.counts
+
+    def advance(self, tokens: int) -> None:
+        """Go on by so many tokens, or to the end."""
+        before = len(self.ids)
+        started, processor = time.perf_counter(), time.process_time()
+        for token in islice(self._tokens, tokens):
+            self.ids.append(token)
+            self.ended = token in self._ends
+            if self.ended:
+                break
+        self.wall_s += time.perf_counter() - started
+        self.processor_s += time.process_time() - processor
+        self.ended = self.ended or len(self.ids) < before + tokens
 
 
-class Tally:
-    """What the engines did with one kind of text."""
+Replies = Mapping[Mode, Reply]
+"""To one prompt."""
 
-    def __init__(self) -> None:
-        self.pieces: list[Piece] = []
-        self.drafted: Counter[Mode] = Counter()
-        self.accepted: Counter[Mode] = Counter()
-        self.passes: Counter[Mode] = Counter()
 
-    def add(self, mode: Mode, finished: Finished) -> None:
-        """Count one reply's drafts."""
-        if finished.drafts is not None:
-            self.drafted[mode] += finished.drafts.drafted
-            self.accepted[mode] += finished.drafts.accepted
-            self.passes[mode] += sum(finished.drafts.passes_by_depth)
+def ratio(replies: Sequence[Replies], mode: Mode, over: Mode) -> tuple[Estimate, Estimate]:
+    """How many times faster a mode was than another, in wall clock and in processor time."""
+    return (
+        total_ratio([each[over].wall_s for each in replies], [each[mode].wall_s for each in replies]),
+        total_ratio([each[over].processor_s for each in replies], [each[mode].processor_s for each in replies]),
+    )
 
-    def pace(self, mode: Mode) -> float:
-        """Deltas of text, nearly all of one token, a second."""
-        return sum(piece.deltas for piece in self.pieces) / sum(piece.wall_s[mode] for piece in self.pieces)
 
-    def ratios(self, mode: Mode, over: Mode) -> tuple[list[float], list[float]]:
-        """How many times faster a mode was than another in each piece, in wall clock and in processor time."""
-        wall = [piece.wall_s[over] / piece.wall_s[mode] for piece in self.pieces]
-        return wall, [piece.processor_s[over] / piece.processor_s[mode] for piece in self.pieces]
+def pace(replies: Sequence[Replies], mode: Mode) -> float:
+    """Tokens a second."""
+    return sum(len(each[mode].ids) for each in replies) / sum(each[mode].wall_s for each in replies)
 
-    def auto_over_better(self) -> tuple[list[float], list[float]]:
-        """The same of `auto` over whichever of `on` and `off` took less time for all pieces."""
-        if not self.pieces:
-            return [], []
-        return self.ratios("auto", "on" if self.pace("on") > self.pace("off") else "off")
+
+def better(replies: Sequence[Replies]) -> Mode:
+    """Whichever of `on` and `off` took less time for all replies to one kind of text."""
+    return "on" if pace(replies, "on") > pace(replies, "off") else "off"
 
 
 def main() -> None:
@@ -168,156 +171,119 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a checkpoint directory with a draft head (default: the demo)")
     parser.add_argument("--tokens", type=int, default=192, help="most tokens of a reply")
-    parser.add_argument("--piece", type=int, default=14, help="tokens of a piece")
-    parser.add_argument("--rounds", type=int, default=2, help="replies to each kind of text after a set's first ones")
-    parser.add_argument("--sets", type=int, default=4, help="how often engines are loaded anew")
+    parser.add_argument("--piece", type=int, default=12, help="tokens of a piece")
+    parser.add_argument("--rounds", type=int, default=8, help="prompts of each kind of text")
     parser.add_argument("--experts-per-layer", type=int, nargs="+", default=[16, 64], help="pool sizes")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS), help="kinds of text")
-    parser.add_argument("--control", action="store_true", help="run a second engine without the draft head as well")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     options = parser.parse_args()
     directory = options.model or demo_directory()
-    modes: tuple[Mode, ...] = (*MODES, "again") if options.control else MODES
     rows: list[tuple[str, ...]] = []
     values: dict[str, float] = {}
     for experts in options.experts_per_layer:
-        run = measure(
+        found = measure(
             directory,
             experts,
-            modes=modes,
             texts=options.texts,
             tokens=options.tokens,
             piece=options.piece,
             rounds=options.rounds,
-            sets=options.sets,
         )
-        for text, tally in run.later.items():
+        for text, replies in found.items():
             name = f"{text} {experts} experts"
-            row, found = judge(tally)
+            row, own = judge(replies)
             rows.append((name, *row))
-            values |= {f"{name} {key}": value for key, value in found.items()}
-        for name, group in run.together(options.control).items():
-            over, wall, processor = f"{name} {experts} experts", estimate(group[0], middle_mean), group[1]
-            rows.append((over, "", "", "", "", wall.shown(3), estimate(processor, middle_mean).shown(3), "", ""))
-            values |= wall.values(f"{over} auto_over_better_ratio") | {f"{over} pieces": len(processor)}
+            values |= {f"{name} {key}": value for key, value in own.items()}
+        for name, wall, processor in together(found):
+            rows.append((f"{name} {experts} experts", *("",) * 4, wall.shown(3), processor.shown(3), *("",) * 3))
+            values |= wall.values(f"{name} {experts} experts wall_ratio")
+            values |= processor.values(f"{name} {experts} experts processor_ratio")
     settings = {"texts": options.texts, "tokens": options.tokens, "piece": options.piece}
-    settings |= {"rounds": options.rounds, "sets": options.sets}
+    settings |= {"rounds": options.rounds}
+    columns = ("text", "off", "on", "auto tok/s", "on/off", "auto/better", "processor", "off/off", "accepted", "depth")
     report(
         BenchmarkResult(benchmark="speculation", settings=settings, values=values),
-        table=format_table(
-            ("text", "off", "on", "auto tok/s", "on/off", "auto/better", "processor", "accepted", "depth"), rows
-        ),
+        table=format_table(columns, rows),
         record=options.record,
     )
 
 
-def judge(tally: Tally) -> tuple[tuple[str, ...], dict[str, float]]:
+def judge(replies: Sequence[Replies]) -> tuple[tuple[str, ...], dict[str, float]]:
     """Return a row of the table and the values of one kind of text."""
-    pace = {mode: tally.pace(mode) for mode in MODES}
-    wall, processor = (estimate(ratios, middle_mean) for ratios in tally.auto_over_better())
-    on_ratio = estimate(tally.ratios("on", "off")[0], middle_mean)
-    accepted = tally.accepted["on"] / max(1, tally.drafted["on"])
-    depth = tally.drafted["auto"] / max(1, tally.passes["auto"])
+    paces = {mode: pace(replies, mode) for mode in ("off", "on", "auto")}
+    wall, processor = ratio(replies, "auto", better(replies))
+    on_ratio, control = ratio(replies, "on", "off")[0], ratio(replies, "again", "off")[0]
+    drafted = {mode: sum(each[mode].drafts.drafted for each in replies) for mode in ("on", "auto")}
+    accepted = sum(each["on"].drafts.accepted for each in replies) / max(1, drafted["on"])
+    depth = drafted["auto"] / max(1, sum(sum(each["auto"].drafts.passes_by_depth) for each in replies))
     row = (
-        *(f"{pace[mode]:.1f}" for mode in MODES),
+        *(f"{each:.1f}" for each in paces.values()),
         on_ratio.shown(3),
         wall.shown(3),
         processor.shown(3),
+        control.shown(3),
         f"{accepted:.0%}",
         f"{depth:.2f}",
     )
-    values = {f"{mode}_tokens_per_s": pace[mode] for mode in MODES}
+    values = {f"{mode}_tokens_per_s": each for mode, each in paces.items()}
     values |= on_ratio.values("on_over_off_ratio") | wall.values("auto_over_better_ratio")
-    values |= processor.values("auto_over_better_processor_ratio") | {"pieces": len(tally.pieces)}
-    values |= {"on_accepted_share": accepted, "auto_mean_depth": depth}
+    values |= processor.values("auto_over_better_processor_ratio") | control.values("off_over_off_ratio")
+    values |= {"prompts": len(replies), "on_accepted_share": accepted, "auto_mean_depth": depth}
     return row, values
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What the engines did with each kind of text: fresh ones in a set's first round, and in all later rounds."""
-
-    first: Mapping[str, Tally]
-    later: Mapping[str, Tally]
-
-    def together(self, control: bool) -> dict[str, tuple[list[float], list[float]]]:
-        """Ratios of the pieces of all kinds, in wall clock and in processor time, by what they show."""
-        groups = {"first replies": self.first.values(), "all later": self.later.values()}
-        found = {name: _joined([tally.auto_over_better() for tally in group]) for name, group in groups.items()}
-        if control:
-            found["off over off"] = _joined([tally.ratios("again", "off") for tally in self.later.values()])
-        return {name: both for name, both in found.items() if both[0]}
-
-
-def _joined(ratios: Sequence[tuple[list[float], list[float]]]) -> tuple[list[float], list[float]]:
-    wall, processor = zip(*ratios, strict=True)
-    return [ratio for each in wall for ratio in each], [ratio for each in processor for ratio in each]
+def together(found: Mapping[str, Sequence[Replies]]) -> list[tuple[str, Estimate, Estimate]]:
+    """Ratios of the replies to all kinds of text, in wall clock and in processor time, by what they show."""
+    modes = {text: better(replies) for text, replies in found.items()}
+    pairs = [(each, modes[text]) for text, replies in found.items() for each in replies]
+    firsts = [(replies[0], modes[text]) for text, replies in found.items()]
+    groups: dict[str, list[tuple[Reply, Reply]]] = {
+        "first replies, auto/better": [(each[over], each["auto"]) for each, over in firsts],
+        "all, auto/better": [(each[over], each["auto"]) for each, over in pairs],
+        "all, off/off": [(each["off"], each["again"]) for each, _ in pairs],
+    }
+    return [
+        (
+            name,
+            total_ratio([over.wall_s for over, _ in group], [each.wall_s for _, each in group]),
+            total_ratio([over.processor_s for over, _ in group], [each.processor_s for _, each in group]),
+        )
+        for name, group in groups.items()
+    ]
 
 
 def measure(
-    directory: Path,
-    experts: int,
-    *,
-    modes: Sequence[Mode],
-    texts: Sequence[str],
-    tokens: int,
-    piece: int,
-    rounds: int,
-    sets: int,
-) -> Run:
-    """Return what the engines did with each kind of text; in each set of engines another mode's is loaded first."""
-    run = Run(first={text: Tally() for text in texts}, later={text: Tally() for text in texts})
-    for number in range(sets):
-        with ExitStack() as opened:
-            engines = {
-                mode: opened.enter_context(load_engine(directory, experts, mode))
-                for mode in _order(tuple(modes), number)
-            }
-            for place in range(rounds + 1):
-                for text in texts:
-                    tally = (run.later if place else run.first)[text]
-                    prompt = TEXTS[text](number * (rounds + 1) + place)
-                    side_by_side(engines, prompt, tally, tokens=tokens, piece=piece)
-    if empty := [text for text, tally in run.later.items() if not tally.pieces]:
-        raise SystemExit(f"every {empty[0]} reply ended before {piece} tokens; ask for more rounds or shorter pieces")
-    return run
+    directory: Path, experts: int, *, texts: Sequence[str], tokens: int, piece: int, rounds: int
+) -> dict[str, list[Replies]]:
+    """Return the replies of one engine with that many experts of every layer in slots, by kind of text."""
+    found: dict[str, list[Replies]] = {text: [] for text in texts}
+    chance = random.Random(0)
+    request = PlanRequest(experts_per_layer=experts, mtp="auto", prefix_cache="off")
+    with load_model(directory, request=request) as loaded:
+        if loaded.draft_experts is None:
+            raise SystemExit(f"the plan for {experts} experts a layer has no draft head; give more experts")
+        config = loaded.model.config
+        tokenizer = Tokenizer.from_directory(directory, vocabulary=config.vocab_size, eos_ids=config.eos_token_ids)
+        policies: dict[Mode, DepthPolicy] = {"on": FixedDepth(DEFAULT_DEPTH), "auto": loaded.depths}
+        for number in range(rounds):
+            for text in texts:
+                state, row = read_prompt(loaded, tokenizer.encode(TEXTS[text](number)))
+                replies = {
+                    mode: Reply(loaded, state.fork(), row, policies.get(mode), limit=tokens, ends=tokenizer.eos_ids)
+                    for mode in MODES
+                }
+                side_by_side(replies, piece, chance)
+                found[text].append(replies)
+    return found
 
 
-def load_engine(directory: Path, experts: int, mode: Mode) -> Engine:
-    """Load the checkpoint with that many experts of every layer in slots."""
-    mtp = "off" if mode == "again" else mode
-    engine = load(directory, request=PlanRequest(experts_per_layer=experts, mtp=mtp, prefix_cache="off"))
-    if mode == "auto" and engine.plan.draft == "off":
-        engine.close()
-        raise SystemExit(f"the plan for {experts} experts a layer has no draft head; give more experts")
-    return engine
-
-
-def side_by_side(engines: Mapping[Mode, Engine], prompt: str, tally: Tally, *, tokens: int, piece: int) -> None:
-    """Continue a prompt with every engine, a piece of each in turn; the pieces that all of them finish are kept."""
-    replies = {mode: Reply(engine, prompt, tokens) for mode, engine in engines.items()}
-    while all(reply.finished is None for reply in replies.values()):
-        wall_s: dict[Mode, float] = {}
-        processor_s: dict[Mode, float] = {}
-        told = []
-        for mode in _order(tuple(replies), len(tally.pieces)):
-            replies[mode].advance(LEAD)
-            started, processor = time.perf_counter(), time.process_time()
-            told.append(replies[mode].advance(piece))
-            wall_s[mode], processor_s[mode] = time.perf_counter() - started, time.process_time() - processor
-        if min(told) == piece:
-            tally.pieces.append(Piece(deltas=piece, wall_s=wall_s, processor_s=processor_s))
-    ends = {mode: reply.end() for mode, reply in replies.items()}
-    if len({finished.token_ids for finished in ends.values()}) != 1:
-        raise SystemExit(f"the engines disagree about the reply to {prompt!r}")
-    for mode, finished in ends.items():
-        tally.add(mode, finished)
-
-
-def _order(modes: tuple[Mode, ...], number: int) -> Sequence[Mode]:
-    """The order of a piece: every mode comes first, second and so on equally often, and after each neighbour."""
-    turned = modes[number % len(modes) :] + modes[: number % len(modes)]
-    return turned if number // len(modes) % 2 == 0 else turned[::-1]
+def side_by_side(replies: Replies, piece: int, chance: random.Random) -> None:
+    """Make the replies, a piece of each in turn, in an order drawn anew for every piece."""
+    while not all(reply.ended for reply in replies.values()):
+        for mode in chance.sample(MODES, len(MODES)):
+            replies[mode].advance(piece)
+    if len({tuple(reply.ids) for reply in replies.values()}) != 1:
+        raise SystemExit("the replies to one prompt differ; `slotstream mtp-check` says more")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks.pairing import Estimate, difference, estimate, excess, middle_mean
+from benchmarks.pairing import Estimate, difference, estimate, excess, total_ratio
 
 
 def test_a_ratio_that_never_changes_is_known_exactly() -> None:
@@ -48,8 +48,10 @@ def test_an_estimate_is_shown_with_its_interval() -> None:
     assert Estimate(median=1.25, low=1.0, high=1.5).shown(2) == "1.25 (1.00-1.50)"
 
 
-def test_the_mean_of_the_middle_half_is_deaf_to_outliers() -> None:
-    assert middle_mean([0.01, 1.0, 1.0, 1.21, 1.21, 1.1, 1.1, 90.0]) == pytest.approx(1.1, rel=0.02)
-    assert middle_mean([0.5, 2.0]) == pytest.approx(1.0)
-    found = estimate([1.0, 1.1, 0.9, 1.05, 0.95, 30.0], middle_mean)
-    assert found.low <= found.median <= found.high < 30
+def test_the_ratio_of_sums_weighs_long_pairs_more_and_has_an_interval_over_pairs() -> None:
+    found = total_ratio([1.0, 4.0, 10.0], [2.0, 4.0, 9.0])
+    assert found.median == pytest.approx(1.0)
+    assert found.low < found.median < found.high
+    assert total_ratio([3.0, 6.0], [1.0, 2.0]) == Estimate(median=3.0, low=3.0, high=3.0)
+    with pytest.raises(ValueError, match="at least one pair"):
+        total_ratio([], [])

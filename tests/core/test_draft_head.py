@@ -163,6 +163,31 @@ def test_catching_up_before_a_draft_changes_no_guess(tiny: Path) -> None:
         assert model.catch_up(state) == 0
 
 
+@pytest.mark.parametrize("alone", [7, 25])
+def test_rows_that_are_only_remembered_leave_what_rows_leave_that_attend(tiny: Path, alone: int) -> None:
+    first = 45 - alone
+    with open_drafting_model(tiny) as model:
+        state = model.new_state()
+        last_logits(model, PROMPT[:first], state)
+        for token in PROMPT[first:45]:
+            model.forward([token], state, decode=True)
+        assert model.catch_up(state) == alone
+        head = head_of(model)
+        attended = head.new_state().attention
+        streams = model.forward(PROMPT[:45], model.new_state()).streams
+        predict(head, attended, streams[:-1], PROMPT[1:45])
+    remembered = draft_state(state).attention
+    assert remembered.length == attended.length == remembered.index.length == 44
+    for name in ("keys", "values"):
+        found, expected = (np.asarray(getattr(own, name))[:, :44] for own in (remembered, attended))
+        assert np.abs(found - expected).max() < TOLERANCE
+    blocks = 44 // remembered.index.ratio
+    assert blocks
+    found, expected = (np.asarray(own.index.blocks)[:blocks] for own in (remembered, attended))
+    assert np.abs(found - expected).max() < TOLERANCE
+    assert np.abs(np.asarray(remembered.index.tail) - np.asarray(attended.index.tail)).max(initial=0.0) < TOLERANCE
+
+
 @pytest.fixture
 def few_rows_wait(monkeypatch: pytest.MonkeyPatch) -> int:
     """How many rows may wait for a draft, so few that short tests take rows in."""

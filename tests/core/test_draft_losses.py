@@ -82,7 +82,7 @@ class Decoding:
             time_s=1 + 0.35 * depth * self.scale,
             guesses_s=(0.2 * self.scale,) * len(found),
             caught_up_rows=caught_up,
-            caught_up_s=(0.35 + 0.01 * caught_up) * self.scale if caught_up else 0.0,
+            caught_up_s=(0.15 + 0.006 * caught_up) * self.scale if caught_up else 0.0,
         )
         judged = min(right + 1, depth + 1, len(found))
         self.policy.note(cost, Outcome(confidences=confidences, right=min(right, judged), judged=judged))
@@ -215,15 +215,26 @@ def test_replies_that_pay_only_later_come_to_begin_plainly() -> None:
     assert 2 <= sum(begun) <= 6
 
 
-def test_winnings_may_be_lost_again_in_their_reply_and_not_in_the_next() -> None:
+def test_winnings_may_be_lost_again_in_their_reply() -> None:
     allowance = Allowance()
     allowance.settle(10.0)
     assert allowance.left == pytest.approx(12.0)
-    assert allowance.begin() == pytest.approx(10.0)
+    allowance.settle(-11.0)
+    assert allowance.left == pytest.approx(1.0)
+
+
+def test_a_later_reply_may_lose_one_look_of_them() -> None:
+    allowance = Allowance()
+    allowance.settle(4.0)
+    assert allowance.begin() == pytest.approx(4.0)
     assert allowance.left == pytest.approx(2.0)
-    allowance.settle(-1.5)
-    allowance.begin()
-    assert allowance.left == pytest.approx(0.5)
+    lost = 0.0
+    for left in (1.5, 1.5, 1.5, 0.0):
+        lost += allowance.left - 0.1
+        allowance.settle(0.1 - allowance.left)
+        allowance.begin()
+        assert allowance.left == pytest.approx(left, abs=0.3)
+    assert lost + allowance.left == pytest.approx(6.0)
 
 
 def test_what_may_be_lost_grows_with_plain_passes_up_to_two_looks() -> None:

@@ -5,6 +5,7 @@
  */
 #include "arrays.h"
 #include "layer_module.h"
+#include "many_rows.h"
 #include "steps.h"
 
 #define CAPSULE "slotstream_core._native.layer"
@@ -314,6 +315,41 @@ static float *cache_of(Call *call, PyObject *object, const ss_attention *a, int6
     return cache;
 }
 
+/* What attention remembers of so many rows more: cos rows, sin rows, keys, values, length, index rows from args[0] on. */
+static ss_cached cached_of(Call *call, const ss_layer *layer, PyObject *const *args, int64_t rows) {
+    ss_cached c = {0};
+    require(call, call->failed || layer->has_attention, "the layer has no attention");
+    if (call->failed) return c;
+    const ss_attention *a = &layer->attention;
+    Rows cosines = contiguous_rows(call, args[0]);
+    c.cosines = cosines.data, c.half = cosines.width;
+    require(call, call->failed || (cosines.rows == rows && c.half <= a->dim / 2), "the angles do not fit the heads");
+    if (!call->failed) c.sines = fitting(call, args[1], rows, c.half, 0).data;
+    int64_t values = 0;
+    c.keys = cache_of(call, args[2], a, &c.capacity);
+    c.values = cache_of(call, args[3], a, &values);
+    c.length = integer(call, args[4]);
+    require(call, call->failed || (values == c.capacity && c.length >= 0 && c.length <= c.capacity - rows),
+            "the caches do not hold the rows");
+    if (!call->failed) c.index = fitting(call, args[5], rows, a->index_width, 1).data;
+    return c;
+}
+
+/* remember(layer, pool, streams rows, cos rows, sin rows, keys, values, length, index rows) */
+PyObject *ss_py_remember(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "remember", count, 9)) return NULL;
+    const ss_layer *layer = layer_of(&call, args[0]);
+    ss_pool *pool = pool_of(&call, args[1]);
+    Rows streams = streams_of(&call, layer, args[2]);
+    ss_cached c = cached_of(&call, layer, args + 3, streams.rows);
+    keep_apart(&call);
+    int32_t code = SS_OK;
+    RUN(RELEASE_FROM, code = ss_many_remember(layer, pool, streams.data, streams.rows, &c));
+    return finish_with(&call, code);
+}
+
 /* advance_attention(layer, pool, streams rows, queries, cos rows, sin rows, keys, values, length, index rows, then five
  * outputs of the last `queries` rows) */
 PyObject *ss_py_advance_attention(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -322,26 +358,11 @@ PyObject *ss_py_advance_attention(PyObject *self, PyObject *const *args, Py_ssiz
     if (!starts(&call, "advance_attention", count, 15)) return NULL;
     const ss_layer *layer = layer_of(&call, args[0]);
     ss_pool *pool = pool_of(&call, args[1]);
-    require(&call, call.failed || layer->has_attention, "the layer has no attention");
     Rows streams = streams_of(&call, layer, args[2]);
     int64_t queries = integer(&call, args[3]);
     require(&call, call.failed || (streams.rows <= SS_FEW_ROWS && queries > 0 && queries <= streams.rows),
             "there are no queries, or too many rows");
-    ss_cached c = {0};
-    if (!call.failed) {
-        const ss_attention *a = &layer->attention;
-        Rows cosines = contiguous_rows(&call, args[4]);
-        c.cosines = cosines.data, c.half = cosines.width;
-        require(&call, call.failed || (cosines.rows == streams.rows && c.half <= a->dim / 2), "the angles do not fit the heads");
-        if (!call.failed) c.sines = fitting(&call, args[5], streams.rows, c.half, 0).data;
-        int64_t values = 0;
-        c.keys = cache_of(&call, args[6], a, &c.capacity);
-        c.values = cache_of(&call, args[7], a, &values);
-        c.length = integer(&call, args[8]);
-        require(&call, call.failed || (values == c.capacity && c.length >= 0 && c.length <= c.capacity - streams.rows),
-                "the caches do not hold the rows");
-        if (!call.failed) c.index = fitting(&call, args[9], streams.rows, a->index_width, 1).data;
-    }
+    ss_cached c = cached_of(&call, layer, args + 4, streams.rows);
     ss_attended out = attended_of(&call, layer, args + 10, queries);
     keep_apart(&call);
     int32_t code = SS_OK;

@@ -11,6 +11,7 @@ PyObject *ss_py_enter(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_leave(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_advance_delta(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_advance_attention(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_remember(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_join_inputs(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_guess(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_shared(PyObject *self, PyObject *const *args, Py_ssize_t count);

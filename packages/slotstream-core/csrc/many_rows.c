@@ -69,7 +69,7 @@ typedef struct {
     int64_t x_stride;
     const int32_t *source;
     float *y;
-    int64_t y_stride;
+    int64_t y_stride, y_first; /* y_first: the output that the first column of y is */
     const int32_t *target;
     int64_t rows;
 } block_rows;
@@ -96,7 +96,7 @@ static void multiply(const ss_matrix *matrix, int64_t member, const block_rows *
                 for (int64_t t = 0; t < rows; t++) {
                     int64_t row = from + t;
                     x[t] = b->x + (b->source ? b->source[row] : row) * b->x_stride + k;
-                    y[t] = b->y + (b->target ? b->target[row] : row) * b->y_stride + n;
+                    y[t] = b->y + (b->target ? b->target[row] : row) * b->y_stride + n - b->y_first;
                 }
                 pieces->tile_product(x, 1, y, rows, panel, end - k, width, k > 0);
             }
@@ -226,6 +226,47 @@ int32_t ss_many_enter(const ss_layer *layer, ss_pool *pool, const float *streams
     enter_job job = {layer, cut_rows(pool, rows), streams, projections, injection};
     int64_t floats = largest(&job.cut) * (ss_reading_floats(&layer->first) + layer->first.hidden);
     return run_blocks(pool, enter_block, &job, job.cut.blocks, floats);
+}
+
+typedef struct {
+    const ss_layer *layer;
+    cutting cut;
+    const float *streams;
+    const ss_cached *cached;
+} remember_job;
+
+/* Of all that attention's maps give, one part: y [rows, width]. */
+static void multiply_part(const ss_maps *maps, ss_part part, int64_t width, const float *x, int64_t rows, float *y) {
+    const ss_matrix *m = maps->map[part.map];
+    block_rows b = {.x = x, .x_stride = m->columns, .y = y, .y_stride = width, .y_first = part.column, .rows = rows};
+    multiply(m, 0, &b, part.column, part.column + width);
+}
+
+static void remember_block(void *context, int64_t block, float *scratch) {
+    const remember_job *job = context;
+    const ss_attention *a = &job->layer->attention;
+    const ss_maps *maps = &job->layer->inputs;
+    const ss_cached *c = job->cached;
+    ss_reader r = job->layer->first;
+    r.inject = NULL; /* nothing is computed from these rows */
+    int64_t row = first_of(&job->cut, block), rows = first_of(&job->cut, block + 1) - row, width = a->kv_heads * a->dim;
+    float *mixed = cut(&scratch, rows * r.hidden), *k = cut(&scratch, rows * width);
+    float *rotated = cut(&scratch, rows * width), *v = cut(&scratch, rows * width);
+    read_into(&r, job->streams + row * r.count * r.hidden, rows, &scratch, mixed, NULL);
+    multiply_part(maps, a->part[1], width, mixed, rows, k);
+    multiply_part(maps, a->part[2], width, mixed, rows, v);
+    multiply_part(maps, a->part[3], a->index_width, mixed, rows, c->index + row * a->index_width);
+    pieces->norm_rotate(k, width, a->dim, a->k_weight, c->cosines + row * c->half, c->sines + row * c->half, rows,
+                        a->kv_heads, a->dim, c->half, a->eps, rotated);
+    ss_keep_rows(a, c, row, rows, rotated, v, width);
+}
+
+int32_t ss_many_remember(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows,
+                         const ss_cached *cached) {
+    const ss_attention *a = &layer->attention;
+    remember_job job = {layer, cut_rows(pool, rows), streams, cached};
+    int64_t floats = ss_reading_floats(&layer->first) + layer->first.hidden + 3 * a->kv_heads * a->dim;
+    return run_blocks(pool, remember_block, &job, job.cut.blocks, largest(&job.cut) * floats);
 }
 
 typedef struct {

@@ -16,6 +16,9 @@ int32_t ss_many_read_streams(const ss_reader *reader, ss_pool *pool, const float
                              float *normed, float *low, float *gate, float *mixed, float *injection);
 int32_t ss_many_enter(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, float *projections,
                       float *injection);
+/* Keys and values of any number of rows that nothing attends from, into the caches, and what the indexer reads. */
+int32_t ss_many_remember(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows,
+                         const ss_cached *cached);
 int32_t ss_many_leave(const ss_layer *layer, ss_pool *pool, const float *mixed, const float *streams,
                       const float *injection, int64_t rows, const ss_attended *out);
 int32_t ss_many_advance(const ss_delta *delta, ss_pool *pool, const float *x, int64_t stride, const float *window,

@@ -564,7 +564,7 @@ static PyMethodDef methods[] = {
     FAST(combine),    FAST(ngram_gate),  FAST(multiply), FAST(experts), FAST(read_streams),
     FAST(score_blocks), FAST(expert_pairs), FAST(multiply_many), FAST(attend_rows), FAST(read_rows),
     WHOLE(layer),     WHOLE(enter),      WHOLE(leave), WHOLE(advance_delta), WHOLE(shared), WHOLE(join_experts),
-    WHOLE(join_outputs), WHOLE(advance_attention), WHOLE(join_inputs), WHOLE(guess),
+    WHOLE(join_outputs), WHOLE(advance_attention), WHOLE(remember), WHOLE(join_inputs), WHOLE(guess),
     WHOLE(residency), WHOLE(grant),      WHOLE(take_in), WHOLE(fetch), WHOLE(let_go), WHOLE(forecast),
     WHOLE(tickets),   WHOLE(list_tickets), WHOLE(settle_tickets), WHOLE(finish_dropped), WHOLE(drop_tickets),
     WHOLE(read_ahead), WHOLE(foresee),   WHOLE(requested), WHOLE(redeem), WHOLE(ask),

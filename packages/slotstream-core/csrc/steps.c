@@ -270,6 +270,18 @@ static void attention_head(void *context, int64_t piece) {
     pieces->attend_heads(job->rows + piece / job->heads, head, head + 1);
 }
 
+void ss_keep_rows(const ss_attention *a, const ss_cached *c, int64_t first, int64_t rows, const float *keys,
+                  const float *values, int64_t value_stride) {
+    size_t bytes = (size_t)a->dim * sizeof *keys;
+    for (int64_t t = 0; t < rows; t++) {
+        for (int64_t head = 0; head < a->kv_heads; head++) {
+            int64_t at = (head * c->capacity + c->length + first + t) * a->dim;
+            memcpy(c->keys + at, keys + (t * a->kv_heads + head) * a->dim, bytes);
+            memcpy(c->values + at, values + t * value_stride + head * a->dim, bytes);
+        }
+    }
+}
+
 /* Keys and values of the rows, into the caches. */
 static void remember(const ss_attention *a, const ss_maps *maps, const ss_cached *c, const float *projections,
                      int64_t rows, float *rotated) {
@@ -279,14 +291,9 @@ static void remember(const ss_attention *a, const ss_maps *maps, const ss_cached
     const float *index = ss_part_of(maps, a->part[3], projections, rows, &index_stride);
     pieces->norm_rotate(k, stride, dim, a->k_weight, c->cosines, c->sines, rows, a->kv_heads, dim, c->half, a->eps,
                         rotated);
-    for (int64_t t = 0; t < rows; t++) {
-        for (int64_t head = 0; head < a->kv_heads; head++) {
-            int64_t at = (head * c->capacity + c->length + t) * dim;
-            memcpy(c->keys + at, rotated + (t * a->kv_heads + head) * dim, (size_t)dim * sizeof *rotated);
-            memcpy(c->values + at, v + t * value_stride + head * dim, (size_t)dim * sizeof *rotated);
-        }
+    ss_keep_rows(a, c, 0, rows, rotated, v, value_stride);
+    for (int64_t t = 0; t < rows; t++)
         memcpy(c->index + t * a->index_width, index + t * index_stride, (size_t)a->index_width * sizeof *rotated);
-    }
 }
 
 /* Gated heads of the last `queries` rows, [queries, heads * dim]. */

@@ -147,6 +147,10 @@ typedef struct {
     float *index;                 /* [rows, index_width]: what the indexer reads */
 } ss_cached;
 
+/* Put keys and values of rows into the caches, the first of them `first` rows after `length`. keys [rows, kv_heads * dim]. */
+void ss_keep_rows(const ss_attention *attention, const ss_cached *cached, int64_t first, int64_t rows, const float *keys,
+                  const float *values, int64_t value_stride);
+
 /* Enter, attend from the last `queries` of at most SS_FEW_ROWS rows to every key up to each, and leave with these. */
 int32_t ss_advance_attention(const ss_layer *layer, ss_pool *pool, const float *streams, int64_t rows, int64_t queries,
                              const ss_cached *cached, const ss_attended *out);

@@ -277,6 +277,16 @@ def advance_attention(m: Maker) -> list[Any]:
     return [*before, m.floats(rows, shape.index_width), *shape.attended(m, queries)]
 
 
+def remember(m: Maker) -> list[Any]:
+    shape, made = described(m, mixer="attention")
+    rows, length = m.up_to(40), m.up_to(20, 0)
+    capacity = length + rows + m.up_to(3, 0)
+    caches = [m.floats(shape.key_heads, capacity, shape.value_dim) for _ in range(2)]
+    angles = [m.floats(rows, shape.half) for _ in range(2)]
+    before = [made, m.pool, m.floats(rows, shape.streams * shape.hidden), *angles, *caches, length]
+    return [*before, m.floats(rows, shape.index_width)]
+
+
 def join_inputs(m: Maker) -> list[Any]:
     rows, count, hidden, tokens = m.up_to(4), m.up_to(4), size(m), m.up_to(9)
     maps = m.matrix(tokens, hidden), m.matrix(hidden, hidden), m.matrix(hidden, hidden)
@@ -564,7 +574,7 @@ RECIPES: dict[str, Callable[[Maker], list[Any]]] = {
             is_narrow,
             choose,
         ),
-        *(advance_attention, join_inputs, guess, join_outputs, fetch, can_fetch, read_rows),
+        *(advance_attention, remember, join_inputs, guess, join_outputs, fetch, can_fetch, read_rows),
         *(layer, enter, leave, advance_delta, shared, join_experts, residency, grant, take_in, let_go, forecast),
         *(
             tickets,

@@ -263,6 +263,32 @@ def advance_attention(
         out_mix: As there.
     """
 
+def remember(
+    layer: Layer,
+    pool: int,
+    streams: _Floats,
+    cos: _Floats,
+    sin: _Floats,
+    keys: _Floats,
+    values: _Floats,
+    length: int,
+    index: _Floats,
+    /,
+) -> None:
+    """Write the keys and values of rows that nothing attends from; see `advance_attention`.
+
+    Args:
+        layer: With attention.
+        pool: The threads.
+        streams: [T, streams * hidden].
+        cos: Of the rows' positions, [T, rotated / 2].
+        sin: As there.
+        keys: [KV heads, capacity, dim]; the rows are written from ``length`` on.
+        values: As ``keys``.
+        length: Rows that the caches hold.
+        index: Written: what the indexer reads, [T, width].
+    """
+
 def join_inputs(
     pool: int,
     embedding: int,

@@ -33,8 +33,8 @@ _ROW_SHARE: Final = 0.35
 _GUESS_SHARE: Final = 0.2
 """The same for a guess."""
 
-_CATCH_UP_SHARE: Final = 0.35
-_CATCH_UP_ROW_SHARE: Final = 0.01
+_CATCH_UP_SHARE: Final = 0.15
+_CATCH_UP_ROW_SHARE: Final = 0.006
 """The same for what the head takes in before it guesses again, whatever it is, and for each row of that."""
 
 _ROW_REACH: Final = 0.5

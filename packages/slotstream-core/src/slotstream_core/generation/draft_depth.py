@@ -57,12 +57,20 @@ _LOSS_MOST: Final = 4.0
 """What guesses may lose, in plain passes: a share of those that are made, and at first about what one look costs, so
 that an engine's first reply can have one; of what was not used, two looks are saved."""
 
+_LOSS_WON: Final = 1.5
+_WON_MOST: Final = 12.0
+"""What a reply may lose at least while earlier ones gained more, about what one look costs, and how much of what they
+gained is kept for that: otherwise texts that gain nothing use up what the next one that would needs to be found."""
+
 _LOOK_AFTER: Final = 32
 """Plain passes before a look. Before its first thirty tokens a reply says little about those that follow: the head gets
 better with what it has read, and most with texts that it will guess well."""
 
 _LOOK_GUESSES: Final = 4
 """Guesses that a look must be able to pay for: what the head has to take in before costs as much as some of them."""
+
+_LOOK_KEPT: Final = 1.0
+"""What a reply's later looks must leave of what may be lost, in plain passes: the next reply is to have its first."""
 
 _HELD_UP: Final = 2.0
 """A pass counts at most this many times what it was expected to add, and at least half of it: it was held up."""
@@ -183,14 +191,15 @@ class Allowance:
     """What guesses may still lose next to plain decoding, in plain passes.
 
     It begins with `_LOSS_FIRST` and grows by `_LOSS_SHARE` of a pass with every plain pass, up to `_LOSS_MOST`; what
-    guesses gain may be lost again in the same reply, and gives back nothing that earlier replies lost. So as long as
-    nothing is spent that is not left, n tokens of an engine never take more than (1 + `_LOSS_SHARE`) n + `_LOSS_FIRST`
-    plain passes, and n tokens that begin with any reply never more than (1 + `_LOSS_SHARE`) n + `_LOSS_MOST`.
+    guesses gain may be lost again in the same reply, and later ones have what is missing to `_LOSS_WON` from it. So as
+    long as nothing is spent that is not left, n tokens of an engine never take more than (1 + `_LOSS_SHARE`) n +
+    `_LOSS_FIRST` plain passes, and one reply of n tokens never more than (1 + `_LOSS_SHARE`) n + `_LOSS_MOST`.
     """
 
     def __init__(self) -> None:
         self._kept = _LOSS_FIRST
         self._gained = 0.0
+        self._won = 0.0
 
     @property
     def gained(self) -> float:
@@ -203,9 +212,12 @@ class Allowance:
         return self._kept + self._gained
 
     def begin(self) -> float:
-        """Another reply begins: what the last one gained, which is returned, is not for it to lose."""
+        """Another reply begins: of what the last one gained, which is returned, it may lose no more than a look."""
         gained, self._gained = self._gained, 0.0
         self._kept += min(0.0, gained)
+        self._won = min(self._won + max(0.0, gained), _WON_MOST)
+        moved = max(0.0, min(self._won, _LOSS_WON - self._kept))
+        self._kept, self._won = self._kept + moved, self._won - moved
         return gained
 
     def grow(self, passes: int) -> None:
@@ -254,7 +266,7 @@ class GatedDepth:
 
     No guess is made and no row added that could not be paid if every guess were wrong (`Allowance`). So wherever passes
     take what they are priced at, decoding is never slower than without guesses by more than 1% and two passes, however
-    the text changes and whatever the head claims; 1% and four passes over any one reply. A pass that takes longer may
+    the text changes and whatever the head claims; 1% and four passes over one reply. A pass that takes longer may
     overdraw, which has to be made good before the next guess; it is charged for no more than twice its price, since
     something else held it up, unless the one before it took four times its price as well.
 
@@ -272,6 +284,7 @@ class GatedDepth:
         self._most = 0
         self._left = 0.0
         self._streak = 0.0
+        self._looked = False
         self._since_look = 0
         self._rested = 0
         self._mispriced = False
@@ -282,6 +295,7 @@ class GatedDepth:
         self._calibration.begin()
         opens = self._openings.begin(self._allowance.begin())
         self._streak, self._since_look, self._rested = _OPENING_STREAK if opens else 0.0, 0, 0
+        self._looked = opens
 
     def starts(self, most: int, *, waiting: int = 0) -> bool:
         """See `DepthPolicy.starts`."""
@@ -298,9 +312,10 @@ class GatedDepth:
                 self._end_streak()
             return self._left >= 0
         self._since_look += 1
-        if self._since_look < _LOOK_AFTER or self._left < (_LOOK_GUESSES - 1) * guess:
+        kept_back = _LOOK_KEPT * self._looked
+        if self._since_look < _LOOK_AFTER or self._left < (_LOOK_GUESSES - 1) * guess + kept_back:
             return False
-        self._streak = _STREAK
+        self._streak, self._looked = _STREAK, True
         return True
 
     def goes_on(self, confidences: Sequence[float]) -> bool:

@@ -91,6 +91,7 @@ class DraftHead:
             attention=attention,
             streams=mx.zeros((0, *self._shape), self._dtype),
             tokens=np.zeros(0, np.int64),
+            on_host=self._layer.at_once,
         )
 
     def follow(self, state: DraftState, tokens: Ids, streams: mx.array, *, wait: bool, record: bool = False) -> None:
@@ -118,9 +119,8 @@ class DraftHead:
         state.join()
         while (start := state.attention.length) < known:
             end = min(start + ROWS_AT_ONCE, known)
-            rows = slice(start - state.first, end - state.first)
-            after = state.tokens[rows.start + 1 : rows.stop + 1]
-            streams = state.streams[rows]
+            first, last = start - state.first, end - state.first
+            after, streams = state.tokens[first + 1 : last + 1], state.rows(first, last)
             positions = self._positions(state.attention, streams, queries=0)
             joined = self._inputs(streams, mx.array(after.astype(np.int32)))
             self._layer.remember(joined, state.attention, positions)
@@ -142,7 +142,7 @@ class DraftHead:
         state.drop_last_row(state.length)
         self._drop_rows(state)
         attention, first = state.attention, state.attention.length - state.first
-        streams, after = state.streams[first:], np.append(state.tokens[first + 1 :], token)
+        streams, after = state.rows(first), np.append(state.tokens[first + 1 :], token)
         guess = self._guess(attention, streams, after)
         kept, index = attention.length, attention.index.copy()
         try:
@@ -163,8 +163,7 @@ class DraftHead:
         """Forget the streams of rows that are taken in for good: all but the last one of them."""
         spent = max(0, min(state.attention.length, state.length - 1) - state.first)
         if spent:
-            state.streams, state.tokens = state.streams[spent:], state.tokens[spent:]
-            state.first += spent
+            state.forget_rows(spent)
 
     def _advance(self, attention: AttentionState, streams: mx.array, after: mx.array, leases: PassLeases) -> mx.array:
         """Append rows and compute the last of them.

@@ -25,6 +25,7 @@ class DraftState:
             that ``attention`` holds already are kept for as long as the next token may still be taken back.
         tokens: The tokens at the same places, [rows].
         first: Place of the first of them.
+        on_host: Whether streams are computed when they arrive: numpy then cuts and joins them sooner than MLX would.
         behind: Latest tokens and their streams, not yet joined with the others: plain decoding adds a row at a time.
         rows_behind: How many they are.
     """
@@ -33,6 +34,7 @@ class DraftState:
     streams: mx.array
     tokens: Ids
     first: int = 0
+    on_host: bool = False
     behind: list[tuple[Ids, mx.array]] = field(default_factory=list)
     rows_behind: int = 0
 
@@ -55,9 +57,23 @@ class DraftState:
         """Have all rows in ``streams`` and ``tokens``."""
         if self.behind:
             tokens, streams = zip(*self.behind, strict=True)
-            self.streams = mx.concatenate([self.streams, *streams])
+            if self.on_host:
+                self.streams = mx.array(np.concatenate([np.asarray(part) for part in (self.streams, *streams)]))
+            else:
+                self.streams = mx.concatenate([self.streams, *streams])
             self.tokens = np.concatenate([self.tokens, *tokens])
             self.behind, self.rows_behind = [], 0
+
+    def rows(self, first: int, last: int | None = None) -> mx.array:
+        """The ``streams`` from one place to before another, or to the end, counted from `first`."""
+        if self.on_host:
+            return mx.array(np.asarray(self.streams)[first:last])
+        return self.streams[first:last]
+
+    def forget_rows(self, count: int) -> None:
+        """Drop the earliest rows of ``streams`` and ``tokens``."""
+        self.streams, self.tokens = self.rows(count), self.tokens[count:]
+        self.first += count
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
@@ -67,7 +83,7 @@ class DraftState:
         """See `LayerState.trim`."""
         self.join()
         self.drop_last_row(length)
-        self.streams = self.streams[: length - self.first]
+        self.streams = self.rows(0, length - self.first)
         self.tokens = self.tokens[: length - self.first]
 
     def drop_last_row(self, length: int) -> None:

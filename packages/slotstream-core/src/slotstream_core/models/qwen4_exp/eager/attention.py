@@ -158,17 +158,7 @@ class EagerAttention(SparseAttention):
         rows = len(streams)
         if rows > NATIVE_ROWS or queries < 1 or self._blocks.chooses(state.length + rows):
             return False
-        for name in ("keys", "values"):
-            cache = writable(
-                getattr(state, name),
-                state.private.get(name),
-                state.length,
-                state.length + rows,
-                axis=1,
-                step=CACHE_STEP_TOKENS,
-            )
-            setattr(state, name, cache)
-            state.private[name] = cache
+        self._make_room(state, rows)
         index_qk = np.empty((rows, self._blocks.width), np.float32)
         pieces.advance_attention(
             compiled,
@@ -186,6 +176,48 @@ class EagerAttention(SparseAttention):
         state.length += rows
         self._blocks.take_in(index_qk, state.index, block_angles=block_angles, record=record)
         return True
+
+    def remember(
+        self,
+        compiled: pieces.Layer,
+        streams: Floats,
+        state: AttentionState,
+        *,
+        angles: Angles,
+        block_angles: Angles | None,
+        record: bool,
+    ) -> None:
+        """Advance ``state`` by rows of ``streams`` that nothing attends from, in one call; see `advance`."""
+        rows = len(streams)
+        self._make_room(state, rows)
+        index_qk = np.empty((rows, self._blocks.width), np.float32)
+        pieces.remember(
+            compiled,
+            self._eager.handle,
+            streams,
+            angles.host_cos,
+            angles.host_sin,
+            np.asarray(state.keys),
+            np.asarray(state.values),
+            state.length,
+            index_qk,
+        )
+        state.length += rows
+        self._blocks.take_in(index_qk, state.index, block_angles=block_angles, record=record)
+
+    def _make_room(self, state: AttentionState, rows: int) -> None:
+        """Have caches that so many rows more may be written to."""
+        for name in ("keys", "values"):
+            cache = writable(
+                getattr(state, name),
+                state.private.get(name),
+                state.length,
+                state.length + rows,
+                axis=1,
+                step=CACHE_STEP_TOKENS,
+            )
+            setattr(state, name, cache)
+            state.private[name] = cache
 
     def _append(self, state: AttentionState, keys: Floats, values: Floats) -> None:
         shape = (len(keys), self._kv_heads, self._dim)

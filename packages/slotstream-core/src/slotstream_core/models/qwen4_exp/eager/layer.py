@@ -269,7 +269,14 @@ class EagerDecoderLayer(DecoderLayer):
         if self._compiled is None or not isinstance(self.mixer, EagerAttention):
             super().remember(streams, state, positions)
             return
-        self._enter_attention(self.mixer, self._compiled, rows_of(streams), state, positions)
+        self.mixer.remember(
+            self._compiled,
+            rows_of(streams),
+            state,
+            angles=positions.angles,
+            block_angles=positions.block_angles,
+            record=positions.record,
+        )
 
 
 def cut_runs(lengths: Sequence[int]) -> tuple[list[int], list[tuple[int, slice]]]:
