@@ -110,6 +110,7 @@ class Reply:
         row: Row,
         policy: DepthPolicy | None,
         *,
+        seen: Sequence[int],
         limit: int,
         ends: Collection[int],
     ) -> None:
@@ -117,7 +118,7 @@ class Reply:
         decoder: Decoder = PlainDecoder(loaded.model, state, Sampler(GREEDY))
         if policy is not None:
             decoder = self._speculative = SpeculativeDecoder(
-                loaded.model, state, Sampler(GREEDY), policy, waited=loaded.waited
+                loaded.model, state, Sampler(GREEDY), policy, waited=loaded.waited, seen=seen
             )
         self._tokens = decoder.tokens(row, limit=limit)
         self._ends = ends
@@ -267,9 +268,12 @@ def measure(
         policies: dict[Mode, DepthPolicy] = {"on": FixedDepth(DEFAULT_DEPTH), "auto": loaded.depths}
         for number in range(rounds):
             for text in texts:
-                state, row = read_prompt(loaded, tokenizer.encode(TEXTS[text](number)))
+                prompt = tokenizer.encode(TEXTS[text](number))
+                state, row = read_prompt(loaded, prompt)
                 replies = {
-                    mode: Reply(loaded, state.fork(), row, policies.get(mode), limit=tokens, ends=tokenizer.eos_ids)
+                    mode: Reply(
+                        loaded, state.fork(), row, policies.get(mode), seen=prompt, limit=tokens, ends=tokenizer.eos_ids
+                    )
                     for mode in MODES
                 }
                 side_by_side(replies, piece, chance)

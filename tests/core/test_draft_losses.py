@@ -30,6 +30,7 @@ class Decoding:
         reply_tokens: Of the reply under way.
         reply_s: What it took so far.
         waiting: Rows that the head has not taken in; five are no trouble.
+        copied: How sure it seems that the text repeats itself, and whether it does; None where nothing can be copied.
         guessed: Places of this reply before which guesses were made.
         verified: Places of this reply at which guesses were verified.
         worst: The most that was lost so far beyond 1% of the time of plain decoding: of the engine, and of a reply.
@@ -43,6 +44,7 @@ class Decoding:
     reply_tokens: int = 0
     reply_s: float = 0.0
     waiting: int = 1
+    copied: Script | None = None
     guessed: list[int] = field(default_factory=list)
     verified: list[int] = field(default_factory=list)
     worst: tuple[float, float] = (0.0, 0.0)
@@ -67,6 +69,8 @@ class Decoding:
             rest = 0 if guessed else self.policy.rest()
 
     def _pass(self, most: int) -> bool:
+        if self._copies(most):
+            return True
         found: list[tuple[float, bool]] = []
         waiting = self.waiting if self.waiting > 5 else 0
         if self.policy.starts(most, waiting=waiting):
@@ -93,6 +97,15 @@ class Decoding:
             self.verified.append(self.reply_tokens)
         self._made(1 + min(right, depth), cost.total_s)
         return bool(found)
+
+    def _copies(self, most: int) -> bool:
+        chance, hit = self.copied(self) if self.copied else (0.0, False)
+        depth = self.policy.copies(chance, min(4, most)) if most > 0 and self.copied else 0
+        if depth:
+            cost = PassCost(depth=depth, time_s=1 + 0.35 * depth * self.scale)
+            self.policy.note(cost, Outcome(right=depth * hit))
+            self._made(1 + depth * hit, cost.total_s)
+        return depth > 0
 
     def _made(self, tokens: int, seconds: float) -> None:
         self.waiting += tokens
@@ -150,6 +163,28 @@ def test_guesses_never_lose_more_than_a_hundredth_of_plain_decoding_and_two_pass
         decoding.reply(tokens)
     assert decoding.worst[0] <= 2.0 + 1e-6
     assert decoding.worst[1] <= 4.0 + 1e-6
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("copied", SCRIPTS)
+def test_that_holds_for_copied_guesses_beside_those_of_the_head(script: Script, copied: Script) -> None:
+    decoding = Decoding(script=script, copied=copied)
+    for _ in range(15):
+        decoding.reply()
+    assert decoding.worst[0] <= 2.0 + 1e-6
+    assert decoding.worst[1] <= 4.0 + 1e-6
+
+
+def test_a_text_that_repeats_itself_is_copied_from_the_first_price_on_and_pays_for_no_look() -> None:
+    decoding, alone = (
+        Decoding(script=unsure_and_wrong, copied=copied)
+        for copied in (lambda now: (0.9, True) if now.reply_tokens % 40 < 20 else (0.1, False), None)
+    )
+    for _ in range(5):
+        decoding.reply()
+        alone.reply()
+        assert len(decoding.guessed) <= len(alone.guessed) + 3
+    assert decoding.gained > 20 > 0 > alone.gained
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -74,6 +74,9 @@ class Sequenced:
     def begin(self) -> None:
         self._next = 0
 
+    def copies(self, chance: float, most: int) -> int:
+        return 0
+
     def starts(self, most: int, *, waiting: int = 0) -> bool:
         self._depth = self._depths[self._next % len(self._depths)]
         self._next += 1
@@ -92,6 +95,16 @@ class Sequenced:
         self.noted.append((cost, outcome))
 
 
+class Copying(FixedDepth):
+    """Verifies whatever can be copied, up to four tokens, and never asks the head."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def copies(self, chance: float, most: int) -> int:
+        return min(4, most)
+
+
 def plain(model: Model, params: SamplingParams, tokens: int = TOKENS) -> list[int]:
     state = model.new_state()
     row = logits_row(model.forward(PROMPT, state).logits)
@@ -99,11 +112,15 @@ def plain(model: Model, params: SamplingParams, tokens: int = TOKENS) -> list[in
 
 
 def speculative(
-    model: DraftingModel, params: SamplingParams, policy: DepthPolicy, tokens: int = TOKENS
+    model: DraftingModel,
+    params: SamplingParams,
+    policy: DepthPolicy,
+    tokens: int = TOKENS,
+    seen: Sequence[int] = (),
 ) -> tuple[list[int], SpeculativeDecoder, SequenceState]:
     state = model.new_state()
     row = logits_row(model.forward(PROMPT, state).logits)
-    decoder = SpeculativeDecoder(model, state, Sampler(params), policy, waited=Waited)
+    decoder = SpeculativeDecoder(model, state, Sampler(params), policy, waited=Waited, seen=seen)
     return list(decoder.tokens(row, limit=tokens)), decoder, state
 
 
@@ -129,6 +146,35 @@ def test_the_model_s_own_head_and_changing_depths_change_nothing(model: Qwen4Exp
     tokens, decoder, _ = speculative(model, params, Sequenced(3, 0, 1, 5, 2, 0, 0, 4))
     assert tokens == plain(model, params)
     assert decoder.counts.drafted > 0
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("wrong", [100, 7, 3], ids=["never", "now and then", "often"])
+def test_what_is_copied_from_the_text_changes_nothing(model: Qwen4ExpModel, params: SamplingParams, wrong: int) -> None:
+    expected = plain(model, params)
+    before = [(token + 1) % 256 if place % wrong == wrong - 1 else token for place, token in enumerate(expected)]
+    tokens, decoder, state = speculative(model, params, Copying(), seen=[*before, *PROMPT])
+    assert tokens == expected
+    assert state.length == len(PROMPT) + TOKENS - 1
+    assert decoder.counts.accepted + sum(decoder.counts.passes_by_depth) == TOKENS - 1
+    if wrong > TOKENS:
+        assert decoder.counts.accepted == decoder.counts.drafted > TOKENS // 2
+
+
+def test_copied_guesses_tell_the_policy_of_no_guess_by_the_head(model: Qwen4ExpModel) -> None:
+    class Hearing(Copying):
+        def __init__(self) -> None:
+            super().__init__()
+            self.noted: list[tuple[PassCost, Outcome]] = []
+
+        def note(self, cost: PassCost, outcome: Outcome) -> None:
+            self.noted.append((cost, outcome))
+
+    policy = Hearing()
+    _, decoder, _ = speculative(model, GREEDY, policy, seen=[*plain(model, GREEDY), *PROMPT])
+    assert sum(cost.depth for cost, _ in policy.noted) == decoder.counts.drafted > 0
+    assert sum(outcome.right for _, outcome in policy.noted) == decoder.counts.accepted
+    assert all(not outcome.confidences and not outcome.judged for _, outcome in policy.noted)
 
 
 def test_a_model_with_a_head_decodes_plainly_like_one_without(tiny: Path, model: Qwen4ExpModel) -> None:

@@ -72,7 +72,7 @@ class ExpertTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftCounts:
-    """What the draft head did in one request.
+    """What was drafted in one request, by the draft head or from the text itself.
 
     Attributes:
         drafted: Tokens guessed and verified.

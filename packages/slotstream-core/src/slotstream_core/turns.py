@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from slotstream_core.errors import StateError
 from slotstream_core.events import (
     DraftCounts,
@@ -38,6 +41,7 @@ class ReplyTurn:
         self._cancel = cancel
         self._state = loaded.model.new_state()
         self._row: Row | None = None
+        self._seen: Sequence[int] | npt.NDArray[np.int32] = ()
         self._prompt_tokens = 0
         self._cached_tokens = 0
         self._begin()
@@ -74,7 +78,7 @@ class ReplyTurn:
             before=lambda scope: check_room(plan, scope),
         )
         yield from reader.passes(stop)
-        self._row = reader.last_logits
+        self._row, self._seen = reader.last_logits, prompt.ids
 
     def _tokens_beside_a_pass(self, prompt: PromptMemory, plan: MemoryPlan, resumed: int) -> int:
         """How many tokens beyond one pass may go through the model together, reading each expert once."""
@@ -102,7 +106,7 @@ class ReplyTurn:
         self._prompt_tokens, self._cached_tokens = len(ids), self._state.length
         reader = PromptReader(self._loaded.model, self._state, ids, pass_tokens)
         yield from reader.passes(self._cancel)
-        self._row = reader.last_logits
+        self._row, self._seen = reader.last_logits, ids
 
     def reply(
         self, loop: ReplyLoop, sampler: Sampler, *, on_end: Callable[[Sequence[int]], None] | None = None
@@ -153,7 +157,9 @@ class ReplyTurn:
         loaded = self._loaded
         if loaded.draft_experts is None:
             return PlainDecoder(loaded.model, self._state, sampler)
-        return SpeculativeDecoder(loaded.model, self._state, sampler, loaded.depths, waited=loaded.waited)
+        return SpeculativeDecoder(
+            loaded.model, self._state, sampler, loaded.depths, waited=loaded.waited, seen=self._seen
+        )
 
     def _draft_counts(self, decoder: Decoder) -> DraftCounts | None:
         if not isinstance(decoder, SpeculativeDecoder):

@@ -5,11 +5,12 @@ i-th draft is right once those before it were. A pass of more rows takes longer,
 stream, for the union of the experts its rows ask for; guessing takes time as well. The probability that the draft head
 gives its own guess says a draft's chance far better than any average over a text, so `GatedDepth` decides guess by
 guess. Whether to guess at all it decides by what that brought lately, and never with more at stake than may be lost.
+Where a text repeats itself, guesses can be copied from it instead, which takes no time.
 """
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Protocol
@@ -104,14 +105,25 @@ class Outcome:
 class DepthPolicy(Protocol):
     """Decides what is guessed before every pass.  One reply at a time.
 
+    Guesses may come from the text itself, for nothing, or one by one from the draft head; those of a pass have one
+    origin, and an `Outcome` tells of the head's only.
+
     Every decision rests on what is known before the pass, so none can favour a token.
     """
 
     def begin(self) -> None:
         """A reply begins."""
 
+    def copies(self, chance: float, most: int) -> int:
+        """Return how many guesses copied from the text, of at most so many, the next pass verifies.
+
+        Args:
+            chance: Of each that it is right once those before it are.
+            most: How many there are.
+        """
+
     def starts(self, most: int, *, waiting: int = 0) -> bool:
-        """Return whether to guess before the next pass.
+        """Return whether to guess before the next pass, which verifies nothing that was copied.
 
         Args:
             most: Tokens that may follow the next one.
@@ -139,6 +151,10 @@ class FixedDepth:
 
     def begin(self) -> None:
         """See `DepthPolicy.begin`."""
+
+    def copies(self, chance: float, most: int) -> int:
+        """See `DepthPolicy.copies`: none, the draft head always guesses."""
+        return 0
 
     def starts(self, most: int, *, waiting: int = 0) -> bool:
         """See `DepthPolicy.starts`."""
@@ -264,6 +280,9 @@ class GatedDepth:
     a look at guesses is made, and a streak of them goes on while they gain: by the prices of the last about ten passes,
     three quarters of what they were expected to bring and one quarter of what they brought.
 
+    Copied guesses are verified as far as their chances are worth their rows, before any other is thought of. What they
+    gain is theirs to lose again in the reply, and pays for no look.
+
     No guess is made and no row added that could not be paid if every guess were wrong (`Allowance`). So wherever passes
     take what they are priced at, decoding is never slower than without guesses by more than 1% and two passes, however
     the text changes and whatever the head claims; 1% and four passes over one reply. A pass that takes longer may
@@ -283,6 +302,7 @@ class GatedDepth:
         self._first_plain = _FIRST_PLAIN
         self._most = 0
         self._left = 0.0
+        self._copied = 0.0
         self._streak = 0.0
         self._looked = False
         self._since_look = 0
@@ -296,14 +316,22 @@ class GatedDepth:
         opens = self._openings.begin(self._allowance.begin())
         self._streak, self._since_look, self._rested = _OPENING_STREAK if opens else 0.0, 0, 0
         self._looked = opens
+        self._copied = 0.0
+
+    def copies(self, chance: float, most: int) -> int:
+        """See `DepthPolicy.copies`."""
+        self._grow()
+        if self._is_plain():
+            return 0
+        left = self._allowance.left + max(0.0, self._copied)
+        chances = accumulate([chance] * min(most, self.limit), operator.mul)
+        return self._worth(chances, left)
 
     def starts(self, most: int, *, waiting: int = 0) -> bool:
         """See `DepthPolicy.starts`."""
-        self._most = min(most, self.limit)
-        self._allowance.grow(self._rested)
-        self._rested, costs = 0, self._costs
-        longest = _PLAIN_EVERY if costs.settled else _FIRST_PLAIN_EVERY
-        if self._most < 1 or self._first_plain or costs.since_plain >= longest:
+        self._grow()
+        self._most, costs = min(most, self.limit), self._costs
+        if self._most < 1 or self._is_plain():
             return False
         guess = costs.guess_s(0) / costs.plain_s
         self._left = self._allowance.left - guess - (costs.catch_up_s(waiting) / costs.plain_s if waiting else 0.0)
@@ -328,11 +356,7 @@ class GatedDepth:
 
     def verified(self, confidences: Sequence[float]) -> int:
         """See `DepthPolicy.verified`."""
-        made, gains = len(confidences), self._gains(confidences)
-        paid = [
-            gain for rows, gain in enumerate(gains) if not rows or self._price(guesses=made, rows=rows) <= self._left
-        ]
-        return paid.index(max(paid))
+        return self._worth(self._chances(confidences), self._left - self._price(guesses=len(confidences), rows=0))
 
     def rest(self) -> int:
         """See `DepthPolicy.rest`."""
@@ -348,12 +372,35 @@ class GatedDepth:
         if outcome.confidences and self._costs.plain_s:
             self._calibration.note(outcome)
             self._settle(cost, outcome)
+        elif cost.depth and self._costs.plain_s:
+            self._settle_copies(cost, outcome)
         elif not outcome.confidences:
             self._allowance.grow(1)
         self._costs.note(cost)
         self._watched += 1
         if cost.usual:
             self._first_plain = max(0, self._first_plain - 1)
+
+    def _grow(self) -> None:
+        """Note the plain passes that were made without asking."""
+        self._allowance.grow(self._rested)
+        self._rested = 0
+
+    def _is_plain(self) -> bool:
+        """Whether the next pass is a plain one, from which prices are learnt."""
+        costs = self._costs
+        return bool(self._first_plain) or costs.since_plain >= (_PLAIN_EVERY if costs.settled else _FIRST_PLAIN_EVERY)
+
+    def _worth(self, chances: Iterable[float], left: float) -> int:
+        """How many guesses of these chances gain most by their rows, of those that ``left`` pays for."""
+        gains, paid = [0.0], 0.0
+        for place, chance in enumerate(chances):
+            row = self._costs.row_s(place) / self._costs.plain_s
+            paid += row
+            if paid > left:
+                break
+            gains.append(gains[-1] + chance - row)
+        return gains.index(max(gains))
 
     def _price(self, *, guesses: int, rows: int) -> float:
         """What so many guesses after the first, which is paid, and so many rows add to a pass, in plain passes."""
@@ -377,16 +424,26 @@ class GatedDepth:
         right = min(outcome.right, depth)
         drafts_s = costs.drafts_s(guesses=len(outcome.confidences), rows=depth)
         priced_s = drafts_s + (costs.catch_up_s(cost.caught_up_rows) if cost.caught_up_rows else 0.0)
-        added_s = cost.total_s - costs.plain_s if cost.usual else priced_s
-        taken_s = min(max(added_s, priced_s / _HELD_UP), priced_s * _HELD_UP)
-        mispriced, before = added_s > _MISPRICED * priced_s, self._mispriced
-        self._mispriced = mispriced
-        self._allowance.settle(right - (added_s if mispriced and before else taken_s) / costs.plain_s)
+        self._allowance.settle(right - self._charge(cost, priced_s))
         expected = sum(self._chances(outcome.confidences[:depth]))
         gain = expected + _OUTCOME_SHARE * (right - expected) - drafts_s / costs.plain_s
         self._streak = self._streak * _STREAK_MEMORY + gain
         if self._streak <= 0 or self._allowance.left <= 0:
             self._end_streak()
+
+    def _settle_copies(self, cost: PassCost, outcome: Outcome) -> None:
+        """Charge what copied guesses lost on the whole in this reply."""
+        lost = min(0.0, self._copied)
+        self._copied += outcome.right - self._charge(cost, self._costs.drafts_s(guesses=0, rows=cost.depth))
+        self._allowance.settle(min(0.0, self._copied) - lost)
+
+    def _charge(self, cost: PassCost, priced_s: float) -> float:
+        """What a pass is charged that was to add so much to a plain one, in plain passes."""
+        added_s = cost.total_s - self._costs.plain_s if cost.usual else priced_s
+        taken_s = min(max(added_s, priced_s / _HELD_UP), priced_s * _HELD_UP)
+        mispriced, before = added_s > _MISPRICED * priced_s, self._mispriced
+        self._mispriced = mispriced
+        return (added_s if mispriced and before else taken_s) / self._costs.plain_s
 
     def _end_streak(self) -> None:
         self._openings.ended(self._allowance.gained)

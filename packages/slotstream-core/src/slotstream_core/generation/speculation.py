@@ -1,4 +1,4 @@
-"""Speculative decoding: the draft head guesses, one pass of the model verifies, and the sampler decides.
+"""Speculative decoding: the text or the draft head guesses, one pass of the model verifies, and the sampler decides.
 
 The tokens are those of plain decoding: at every place the ordinary sampler draws from the model's own logits, in the
 same order and with the same history, and a draft is kept when it is what was drawn. The first draw that differs from
@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from slotstream_core.errors import ExpertReadError
 from slotstream_core.events import DraftCounts
@@ -20,9 +21,13 @@ from slotstream_core.experts.stats import Waited
 from slotstream_core.generation.decoding import Row, next_logits
 from slotstream_core.generation.draft_costs import PassCost
 from slotstream_core.generation.draft_depth import DepthPolicy, Outcome
+from slotstream_core.generation.repetition import Repetition
 from slotstream_core.generation.sampling import Sampler
 from slotstream_core.models.base import DraftingModel, Guess
 from slotstream_core.state.sequence import SequenceState
+
+_REPEATS: Final = 0.5
+"""How often copies must have been right lately for every pass to be asked about: else some are made without."""
 
 
 class _Start(NamedTuple):
@@ -57,6 +62,7 @@ class SpeculativeDecoder:
         sampler: The reply's.
         policy: Decides what each pass verifies and learns from it; outlives the reply.
         waited: How long was waited for experts, the head's included, and their bytes, so far.
+        seen: What the state has seen, or the end of it: guesses may be copied from there.
     """
 
     def __init__(
@@ -67,12 +73,14 @@ class SpeculativeDecoder:
         policy: DepthPolicy,
         *,
         waited: Callable[[], Waited],
+        seen: Sequence[int] | npt.NDArray[np.int32] = (),
     ) -> None:
         self._model = model
         self._state = state
         self._sampler = sampler
         self._policy = policy
         self._waited = waited
+        self._repetition = Repetition(seen)
         self._passes: Counter[int] = Counter()
         self._accepted = 0
         self._failed_reads = 0
@@ -94,6 +102,7 @@ class SpeculativeDecoder:
         left, rest = limit, 0
         token = self._sampler.sample(row)
         while True:
+            self._repetition.add(token)
             yield token
             left -= 1
             if not left:
@@ -102,8 +111,11 @@ class SpeculativeDecoder:
                 rest -= 1
                 token = self._next(token)
                 continue
-            made = self._guess(token, left - 1)
-            drafts = made.guesses[: self._policy.verified(made.confidences)] if made.guesses else ()
+            made, drafts = _Guessing(), self._copies(left - 1)
+            if not drafts:
+                made = self._guess(token, left - 1)
+                verified = self._policy.verified(made.confidences) if made.guesses else 0
+                drafts = [guess.token for guess in made.guesses[:verified]]
             if drafts:
                 token, accepted = yield from self._verified(token, drafts, made)
                 left -= accepted
@@ -111,7 +123,12 @@ class SpeculativeDecoder:
                 token, rest = self._next(token), left
             else:
                 token = self._plain(token, made)
-                rest = 0 if made.guesses else self._policy.rest()
+                rest = 0 if made.guesses or self._repetition.chance >= _REPEATS else self._policy.rest()
+
+    def _copies(self, most: int) -> list[int]:
+        """The next tokens, should the text repeat itself, as many as the policy wants of at most ``most``."""
+        copied = self._repetition.guesses(most)
+        return copied[: self._policy.copies(self._repetition.chance, len(copied))] if copied else []
 
     def _guess(self, token: int, most: int) -> _Guessing:
         """Guess as many tokens as the policy wants, at most ``most``, once the head has caught up."""
@@ -154,18 +171,19 @@ class SpeculativeDecoder:
         self._policy.note(cost, _outcome(made, 0, drawn, depth=0))
         return drawn
 
-    def _verified(self, token: int, drafts: Sequence[Guess], made: _Guessing) -> Generator[int, None, tuple[int, int]]:
+    def _verified(self, token: int, drafts: Sequence[int], made: _Guessing) -> Generator[int, None, tuple[int, int]]:
         """Read ``token`` and its drafts, yield the accepted ones, and return the token after them and their number."""
         start = _Start(time.perf_counter(), self._waited())
         first = self._state.length + 1
-        ids = np.array([token, *(draft.token for draft in drafts)], dtype=np.int32)
+        ids = np.array([token, *drafts], dtype=np.int32)
         rows = np.array(self._model.forward(ids, self._state, logits="all", record=True, decode=True).logits)
         cost = self._cost(len(drafts), start, made)
         self._passes[len(drafts)] += 1
         accepted = 0
         try:
             drawn = self._sampler.sample(rows[0])
-            while accepted < len(drafts) and drawn == drafts[accepted].token:
+            while accepted < len(drafts) and drawn == drafts[accepted]:
+                self._repetition.add(drawn)
                 yield drawn
                 accepted += 1
                 drawn = self._sampler.sample(rows[accepted])
