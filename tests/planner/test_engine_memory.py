@@ -9,7 +9,14 @@ import pytest
 from slotstream_planner import InsufficientMemory, InvalidRequest, Machine, PlanRequest, plan, published_geometry
 from slotstream_planner.charges import fixed_cost, lookahead_bytes
 from slotstream_planner.engine_memory import EngineMemory, dense_batch_bytes, engine_memory
-from slotstream_planner.lanes import ahead_lanes, demand_lanes, demand_scratch_bytes, scratch_part_bytes
+from slotstream_planner.lanes import (
+    PART_BYTES,
+    STAGING,
+    ahead_lanes,
+    demand_lanes,
+    demand_scratch_bytes,
+    scratch_part_bytes,
+)
 
 PUBLISHED = published_geometry()
 WIDENED = published_geometry(compute="float32")
@@ -28,8 +35,13 @@ def held(machine: Machine, *, drafts: bool = False, lanes: int | None = None, ro
 
 
 def test_a_part_of_scratch_holds_a_record_and_a_block_at_either_end() -> None:
-    assert scratch_part_bytes(PUBLISHED.record_bytes) >= PUBLISHED.record_bytes + 2 * 4096
-    assert scratch_part_bytes(1000) >= 2**20 + 2 * 4096
+    assert scratch_part_bytes(PUBLISHED.record_bytes, copies=False) >= PUBLISHED.record_bytes + 2 * 4096
+    assert scratch_part_bytes(1000, copies=False) >= 2**20 + 2 * 4096
+
+
+def test_what_is_copied_to_a_device_needs_no_more_than_a_part_of_a_record() -> None:
+    part = scratch_part_bytes(PUBLISHED.record_bytes, copies=True)
+    assert PART_BYTES + 2 * 4096 <= part < PUBLISHED.record_bytes / 8
 
 
 @pytest.mark.parametrize(("cores", "least", "most"), [(2, 22, 28), (8, 88, 95), (64, 88, 95)])
@@ -62,8 +74,9 @@ def test_a_device_is_charged_what_lies_on_it_and_the_host_what_is_pinned() -> No
     own = held(DEVICE, drafts=True)
     assert ledger.expert_workspace_bytes == own.router_bytes + own.state_bytes + own.batch_bytes
     assert ledger.host_bytes == own.lane_bytes + own.ahead_bytes + own.copy_bytes
-    parts = 16 * 3 + 1 + ahead_lanes(16, copies=True)
-    assert ledger.host_bytes == pytest.approx(parts * scratch_part_bytes(PUBLISHED.record_bytes), abs=5 * 10**6)
+    parts = 16 * STAGING + 1 + ahead_lanes(16, copies=True)
+    part = scratch_part_bytes(PUBLISHED.record_bytes, copies=True)
+    assert ledger.host_bytes == pytest.approx(parts * part, abs=5 * 10**6)
     assert ledger.expected_peak_bytes == sum(size for name, size in ledger.lines)
 
 
@@ -90,9 +103,9 @@ def test_drafts_keep_a_state_for_every_row() -> None:
 
 def test_a_host_without_room_for_pinned_memory_is_refused_with_the_numbers() -> None:
     with pytest.raises(InsufficientMemory, match="of the host's memory") as refused:
-        plan(PUBLISHED, replace(DEVICE, host_available_bytes=10**8), REQUEST)
-    assert refused.value.available_bytes == 10**8
-    assert plan(PUBLISHED, replace(DEVICE, host_available_bytes=None), REQUEST).ledger.host_bytes > 10**8
+        plan(PUBLISHED, replace(DEVICE, host_available_bytes=10**7), REQUEST)
+    assert refused.value.available_bytes == 10**7
+    assert plan(PUBLISHED, replace(DEVICE, host_available_bytes=None), REQUEST).ledger.host_bytes > 10**7
 
 
 def test_the_lookahead_of_a_processor_reserves_what_its_lanes_and_compact_routers_take() -> None:

@@ -301,10 +301,11 @@ static int usable(const ss_lane_settings *s) {
                 (s->ahead_scratch && s->ahead_scratch_bytes > 0 && s->ahead_scratch_stride >= s->ahead_scratch_bytes &&
                  (uintptr_t)s->ahead_scratch % unit == 0 && s->ahead_scratch_stride % unit == 0);
     const ss_device *d = &s->device;
-    int device = !d->copy || (d->finish && d->stream && !d->launch == !d->kernel);
+    int device = !d->copy || (d->finish && d->stream && !d->launch == !d->kernel && s->job_bytes <= s->scratch_bytes &&
+                              (!s->ahead_lanes || s->job_bytes <= s->ahead_scratch_bytes));
     return scratch && ahead && device && s->demand_lanes >= 1 && s->ahead_lanes >= 0 &&
            s->demand_lanes <= MOST_LANES && s->ahead_lanes <= MOST_LANES && s->merge_bytes >= 0 && s->job_bytes >= 0 &&
-           s->staging >= 1 && s->staging <= MOST_STAGING;
+           s->staging >= 1 && s->staging <= MOST_STAGING && s->part_bytes >= 0 && s->part_bytes % 64 == 0;
 }
 
 static char *scratch_of(const ss_lane_settings *s, int queue, int64_t part) {

@@ -30,7 +30,8 @@ typedef struct ss_lane_settings {
     int32_t ahead_lanes;
     int64_t alignment;   /* 1, or a power of two that offsets, lengths and addresses of reads are multiples of */
     int64_t merge_bytes; /* neighbours are read together up to here */
-    int64_t job_bytes;   /* small reads are handed to a thread together up to here */
+    int64_t job_bytes;   /* small reads are handed to a thread together up to here; with a device, scratch holds that */
+    int64_t part_bytes;  /* with a device: longer pieces are read and copied in parts, by several lanes; 0: whole */
     int64_t staging;     /* parts of scratch a demand lane: with a device, it reads into one while others are copied */
     void *scratch;       /* demand_lanes * staging + 1 parts, each aligned: the last is for a thread that waits */
     int64_t scratch_bytes;  /* of a part that may be used: the longest read and its blocks' two ends */

@@ -8,6 +8,7 @@
 
 #define PIECES_PER_READ 256 /* well under the kernel's limit of 1,024 buffers a call */
 #define MOST_KINDS 64
+#define PART_UNIT 64 /* parts of a piece begin at multiples of it, so that they are aligned as the piece is */
 #define MOST_RECORDS (1 << 20)
 
 static int by_place(const void *a, const void *b) {
@@ -75,28 +76,46 @@ static void choose_directories(ss_plan *plan) {
     }
 }
 
-static void make_pieces(ss_plan *plan) {
-    for (int64_t r = 0; r < plan->record_count; r++) {
-        const ss_spot *spots = spots_of(plan, r, plan->targets[r].directory);
-        for (int64_t k = 0; k < plan->kind_count; k++)
-            plan->pieces[r * plan->kind_count + k] =
-                (ss_piece){spots[k].offset, spots[k].fd, (int32_t)k, (int32_t)r, SS_CANCELLED};
-    }
+static int64_t parts_of(const ss_piece_kind *kind, int64_t part_bytes) {
+    return (kind->disk_bytes + part_bytes - 1) / part_bytes;
 }
 
-static void make_segments(ss_plan *plan, int64_t merge_bytes, int64_t alignment) {
+/* About equal parts. */
+static int64_t part_length(const ss_piece_kind *kind, int64_t part_bytes) {
+    int64_t parts = parts_of(kind, part_bytes), even = (kind->disk_bytes + parts - 1) / parts;
+    int64_t whole = (even + PART_UNIT - 1) / PART_UNIT * PART_UNIT;
+    return whole < part_bytes ? whole : part_bytes;
+}
+
+static void make_pieces(ss_plan *plan) {
+    ss_piece *next = plan->pieces;
+    for (int64_t r = 0; r < plan->record_count; r++) {
+        const ss_spot *spots = spots_of(plan, r, plan->targets[r].directory);
+        for (int64_t k = 0; k < plan->kind_count; k++) {
+            int64_t bytes = plan->kinds[k].disk_bytes, length = part_length(&plan->kinds[k], plan->part_bytes);
+            for (int64_t start = 0; start < bytes; start += length)
+                *next++ = (ss_piece){.offset = spots[k].offset + start, .start = start,
+                                     .bytes = bytes - start < length ? bytes - start : length, .fd = spots[k].fd,
+                                     .kind = (int32_t)k, .record = (int32_t)r, .outcome = SS_CANCELLED};
+        }
+    }
+    plan->piece_count = next - plan->pieces;
+}
+
+static void make_segments(ss_plan *plan, const ss_lane_settings *settings) {
+    int64_t merge_bytes = settings->merge_bytes < plan->part_bytes ? settings->merge_bytes : plan->part_bytes;
+    int64_t alignment = settings->alignment, most_pieces = settings->device.copy ? SS_COPIES : PIECES_PER_READ;
     qsort(plan->pieces, (size_t)plan->piece_count, sizeof *plan->pieces, by_place);
     ss_segment *last = NULL;
     for (int64_t i = 0; i < plan->piece_count; i++) {
         const ss_piece *piece = &plan->pieces[i];
-        int64_t bytes = plan->kinds[piece->kind].disk_bytes;
         if (last && piece->fd == last->fd && piece->offset == last->offset + last->bytes &&
-            last->bytes + bytes <= merge_bytes && last->count < PIECES_PER_READ) {
-            last->bytes += bytes;
+            last->bytes + piece->bytes <= merge_bytes && last->count < most_pieces) {
+            last->bytes += piece->bytes;
             last->count++;
         } else {
             last = &plan->segments[plan->segment_count++];
-            *last = (ss_segment){.offset = piece->offset, .bytes = bytes, .fd = piece->fd, .first = (int32_t)i,
+            *last = (ss_segment){.offset = piece->offset, .bytes = piece->bytes, .fd = piece->fd, .first = (int32_t)i,
                                  .count = 1, .directory = plan->targets[piece->record].directory,
                                  .missing = piece->record};
         }
@@ -105,16 +124,27 @@ static void make_segments(ss_plan *plan, int64_t merge_bytes, int64_t alignment)
     }
 }
 
-static void make_jobs(ss_plan *plan, int64_t job_bytes) {
+/* Bytes of the whole blocks around a segment. */
+static int64_t blocks_of(const ss_segment *segment, const ss_lane_settings *settings) {
+    int64_t needed = segment->offset % settings->alignment + segment->bytes;
+    return (needed + settings->alignment - 1) / settings->alignment * settings->alignment;
+}
+
+/* On the way to a device a job waits in scratch as a whole: it is counted by what it takes there, and its copies are begun
+ * together. */
+static void make_jobs(ss_plan *plan, const ss_lane_settings *settings) {
     qsort(plan->segments, (size_t)plan->segment_count, sizeof *plan->segments, by_record);
-    int64_t filled = job_bytes;
+    int64_t filled = 0, pieces = 0;
     for (int64_t i = 0; i < plan->segment_count; i++) {
-        if (!plan->job_count || filled + plan->segments[i].bytes > job_bytes) {
+        const ss_segment *segment = &plan->segments[i];
+        int device = settings->device.copy != NULL;
+        int64_t bytes = device ? blocks_of(segment, settings) : segment->bytes;
+        filled += bytes, pieces += segment->count;
+        if (!plan->job_count || filled > settings->job_bytes || (device && pieces > SS_COPIES)) {
             plan->jobs[plan->job_count++] = (ss_job){(int32_t)i, 0};
-            filled = 0;
+            filled = bytes, pieces = segment->count;
         }
         plan->jobs[plan->job_count - 1].count++;
-        filled += plan->segments[i].bytes;
     }
 }
 
@@ -126,11 +156,12 @@ int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_p
     for (int64_t k = 0; k < kind_count; k++)
         if (!kind_is_usable(&kinds[k]) || (settings->device.copy && kinds[k].change != SS_AS_STORED)) return SS_BAD_SHAPE;
     int64_t directories = settings->mirrors ? ss_mirrors_count(settings->mirrors) : 1;
-    size_t pieces = (size_t)(kind_count * record_count);
     *plan = (ss_plan){.kind_count = kind_count, .record_count = record_count, .directories = directories,
-                      .piece_count = (int64_t)pieces};
+                      .part_bytes = settings->device.copy && settings->part_bytes ? settings->part_bytes : INT32_MAX};
+    size_t pieces = 0, spots = (size_t)(kind_count * record_count * directories);
+    for (int64_t k = 0; k < kind_count; k++) pieces += (size_t)(record_count * parts_of(&kinds[k], plan->part_bytes));
     size_t sizes[] = {(size_t)kind_count * sizeof *plan->kinds, (size_t)record_count * sizeof *plan->targets,
-                      pieces * (size_t)directories * sizeof *plan->spots, pieces * sizeof *plan->pieces,
+                      spots * sizeof *plan->spots, pieces * sizeof *plan->pieces,
                       pieces * sizeof *plan->segments, pieces * sizeof *plan->jobs};
     size_t total = 0;
     for (int i = 0; i < 6; i++) total += sizes[i] = (sizes[i] + 15) / 16 * 16;
@@ -147,8 +178,8 @@ int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_p
         plan->mirrors = settings->mirrors;
         if (plan->mirrors) choose_directories(plan);
         make_pieces(plan);
-        make_segments(plan, settings->merge_bytes, settings->alignment);
-        make_jobs(plan, settings->job_bytes);
+        make_segments(plan, settings);
+        make_jobs(plan, settings);
         if (plan->scratch_bytes > settings->scratch_bytes) code = SS_TOO_SMALL;
     }
     if (code != SS_OK) {
@@ -165,7 +196,7 @@ void ss_plan_free(ss_plan *plan) {
 
 static char *place_of(const ss_plan *plan, const ss_piece *piece) {
     const ss_piece_kind *kind = &plan->kinds[piece->kind];
-    return (char *)kind->slots + plan->targets[piece->record].slot * kind->slot_bytes;
+    return (char *)kind->slots + plan->targets[piece->record].slot * kind->slot_bytes + piece->start;
 }
 
 static int64_t read_system(void *context, int32_t fd, const struct iovec *parts, int32_t count, int64_t offset) {
@@ -256,10 +287,10 @@ static int finite32(const char *stored, int64_t bytes) {
     return !bad;
 }
 
-static int is_finite(const char *stored, const ss_piece_kind *kind) {
-    switch (kind->check) {
-    case SS_FINITE_BFLOAT16: return finite16(stored, kind->disk_bytes);
-    case SS_FINITE_FLOAT32: return finite32(stored, kind->disk_bytes);
+static int is_finite(const char *stored, int64_t bytes, int32_t check) {
+    switch (check) {
+    case SS_FINITE_BFLOAT16: return finite16(stored, bytes);
+    case SS_FINITE_FLOAT32: return finite32(stored, bytes);
     default: return 1;
     }
 }
@@ -267,19 +298,13 @@ static int is_finite(const char *stored, const ss_piece_kind *kind) {
 int ss_settle_piece(const ss_piece_kind *kind, const char *stored, char *place, int check) {
     if (kind->change == SS_WIDENED) widen(stored, kind->disk_bytes / 2, place);
     else if (stored != place) memcpy(place, stored, (size_t)kind->disk_bytes);
-    return !check || is_finite(stored, kind);
+    return !check || is_finite(stored, kind->disk_bytes, kind->check);
 }
 
 static void settle(const ss_plan *plan, ss_piece *piece, const char *stored) {
     int sound = ss_settle_piece(&plan->kinds[piece->kind], stored, place_of(plan, piece),
                                 plan->targets[piece->record].check);
     piece->outcome = sound ? SS_ARRIVED : SS_NOT_FINITE;
-}
-
-/* Bytes of the whole blocks around a segment. */
-static int64_t blocks_of(const ss_segment *segment, const ss_lane_settings *settings) {
-    int64_t needed = segment->offset % settings->alignment + segment->bytes;
-    return (needed + settings->alignment - 1) / settings->alignment * settings->alignment;
 }
 
 /* Read pieces into their slots, or into scratch those that change on the way. */
@@ -299,7 +324,7 @@ static int read_in_place(ss_plan *plan, ss_segment *segment, const ss_lane_setti
         ss_piece *piece = &plan->pieces[segment->first + i];
         int changes = plan->kinds[piece->kind].change != SS_AS_STORED;
         settle(plan, piece, changes ? room : place_of(plan, piece));
-        if (changes) room += plan->kinds[piece->kind].disk_bytes;
+        if (changes) room += piece->bytes;
     }
     return 0;
 }
@@ -309,16 +334,15 @@ static void not_copied(ss_plan *plan, ss_segment *segment, int32_t code) {
     for (int32_t i = 0; i < segment->count; i++) plan->pieces[segment->first + i].outcome = SS_NOT_COPIED;
 }
 
-/* List the copies of what lies in scratch of some segments, as far as there is room; returns how many there are. */
+/* List the copies of what lies in scratch of some segments; returns how many there are. */
 static int64_t list_copies(const ss_plan *plan, const ss_segment *segments, int32_t count, ss_copy *copies) {
     int64_t found = 0;
     for (int32_t s = 0; s < count; s++) {
         const char *stored = segments[s].stored;
-        for (int32_t i = 0; stored && i < segments[s].count; i++, found++) {
+        for (int32_t i = 0; stored && i < segments[s].count; i++) {
             const ss_piece *piece = &plan->pieces[segments[s].first + i];
-            int64_t bytes = plan->kinds[piece->kind].disk_bytes;
-            if (found < SS_COPIES) copies[found] = (ss_copy){place_of(plan, piece), stored, bytes};
-            stored += bytes;
+            copies[found++] = (ss_copy){place_of(plan, piece), stored, piece->bytes};
+            stored += piece->bytes;
         }
     }
     return found;
@@ -332,19 +356,11 @@ static void take_copies(ss_plan *plan, ss_segment *segments, int32_t count, int3
     }
 }
 
-/* Copy what lies in scratch of some segments to the device, one segment after the other, and wait for that. */
+/* Copy what lies in scratch of some segments to the device, and wait for that. */
 static void copy_at_once(ss_plan *plan, ss_segment *segments, int32_t count, ss_copier *copier) {
-    for (int32_t s = 0; s < count; s++) {
-        const char *stored = segments[s].stored;
-        int32_t code = 0;
-        for (int32_t i = 0; stored && i < segments[s].count && !code; i++) {
-            const ss_piece *piece = &plan->pieces[segments[s].first + i];
-            ss_copy copy = {place_of(plan, piece), stored, plan->kinds[piece->kind].disk_bytes};
-            code = ss_copy_all(copier, &copy, 1);
-            stored += copy.bytes;
-        }
-        take_copies(plan, &segments[s], 1, code);
-    }
+    ss_copy copies[SS_COPIES];
+    int64_t left = list_copies(plan, segments, count, copies);
+    if (left) take_copies(plan, segments, count, ss_copy_all(copier, copies, left));
 }
 
 /* Read whole blocks around a segment into scratch; returns where the segment begins there, null when it did not come. */
@@ -375,7 +391,7 @@ static int read_by_blocks(ss_plan *plan, ss_segment *segment, const ss_lane_sett
     int32_t count = 0;
     for (int32_t i = 0; i < segment->count; i++) {
         const ss_piece *piece = &plan->pieces[segment->first + i];
-        int64_t bytes = plan->kinds[piece->kind].disk_bytes;
+        int64_t bytes = piece->bytes;
         if (takes_blocks(plan, piece, start, settings->alignment)) {
             if (start > kept) parts[count++] = (struct iovec){scratch + kept, (size_t)(start - kept)};
             parts[count++] = (struct iovec){place_of(plan, piece), (size_t)bytes};
@@ -391,7 +407,7 @@ static int read_by_blocks(ss_plan *plan, ss_segment *segment, const ss_lane_sett
         ss_piece *piece = &plan->pieces[segment->first + i];
         int in_place = takes_blocks(plan, piece, start, settings->alignment);
         settle(plan, piece, in_place ? place_of(plan, piece) : scratch + start);
-        start += plan->kinds[piece->kind].disk_bytes;
+        start += piece->bytes;
     }
     return 0;
 }
@@ -402,17 +418,11 @@ static int read_for_device(ss_plan *plan, ss_segment *segment, const ss_lane_set
     if (!stored) return -1;
     for (int32_t i = 0; i < segment->count; i++) {
         ss_piece *piece = &plan->pieces[segment->first + i];
-        int fine = !plan->targets[piece->record].check || is_finite(stored, &plan->kinds[piece->kind]);
+        int fine = !plan->targets[piece->record].check || is_finite(stored, piece->bytes, plan->kinds[piece->kind].check);
         piece->outcome = fine ? SS_ARRIVED : SS_NOT_FINITE;
-        stored += plan->kinds[piece->kind].disk_bytes;
+        stored += piece->bytes;
     }
     return 0;
-}
-
-/* Of either set of lanes. */
-static int64_t scratch_room(const ss_lane_settings *settings) {
-    int64_t room = settings->scratch_bytes, ahead = settings->ahead_scratch_bytes;
-    return settings->ahead_lanes && ahead < room ? ahead : room;
 }
 
 static int read_any(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
@@ -422,7 +432,7 @@ static int read_any(ss_plan *plan, ss_segment *segment, const ss_lane_settings *
     int64_t end = 0;
     for (int32_t i = 0; failed && i < segment->count; i++) { /* whose is the first byte that did not come */
         const ss_piece *piece = &plan->pieces[segment->first + i];
-        end += plan->kinds[piece->kind].disk_bytes;
+        end += piece->bytes;
         segment->missing = piece->record;
         if (end > segment->got) break;
     }
@@ -434,14 +444,14 @@ static int read_any(ss_plan *plan, ss_segment *segment, const ss_lane_settings *
 static int read_piece_elsewhere(ss_plan *plan, ss_segment *failed, int32_t number, const ss_lane_settings *settings,
                                 char *scratch, ss_copier *copier, ss_job_result *result) {
     const ss_piece *piece = &plan->pieces[number];
-    int64_t bytes = plan->kinds[piece->kind].disk_bytes;
+    int64_t bytes = piece->bytes;
     for (;;) {
         ss_fault fault = {failed->fd, failed->error, failed->offset, failed->bytes, failed->got};
         int32_t newly, other = ss_mirrors_leave_out(plan->mirrors, failed->directory, &fault, bytes, &newly);
         result->left_out += newly;
         if (other < 0) return -1;
         const ss_spot *spot = &spots_of(plan, piece->record, other)[piece->kind];
-        ss_segment one = {.offset = spot->offset, .bytes = bytes, .fd = spot->fd, .first = number, .count = 1,
+        ss_segment one = {.offset = spot->offset + piece->start, .bytes = bytes, .fd = spot->fd, .first = number, .count = 1,
                           .directory = other, .missing = piece->record};
         int lost = read_any(plan, &one, settings, scratch);
         copy_at_once(plan, &one, 1, copier);
@@ -463,7 +473,7 @@ static void read_elsewhere(ss_plan *plan, ss_segment *segment, const ss_lane_set
         } else if (piece->outcome == SS_NOT_COPIED) {
             *segment = failed;
         } else {
-            result->bytes += plan->kinds[piece->kind].disk_bytes;
+            result->bytes += piece->bytes;
         }
     }
     segment->first = kept.first, segment->count = kept.count;
@@ -480,14 +490,10 @@ int64_t ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *sett
     for (int32_t s = first; s < end; s++) {
         ss_segment *segment = &plan->segments[s];
         int32_t directory = segment->directory;
-        int64_t bytes = segment->bytes, blocks = settings->device.copy ? blocks_of(segment, settings) : 0;
+        int64_t bytes = segment->bytes;
         if (!atomic_load_explicit(stopped, memory_order_relaxed)) {
-            if (used && used + blocks > scratch_room(settings)) {
-                copy_at_once(plan, &plan->segments[copying], s - copying, copier);
-                copying = s, used = 0;
-            }
             int failed = read_any(plan, segment, settings, scratch + used);
-            used += blocks;
+            if (settings->device.copy) used += blocks_of(segment, settings);
             if (!failed) result->bytes += bytes;
             for (int32_t i = 0; failed && i < segment->count; i++)
                 plan->pieces[segment->first + i].outcome = SS_NOT_READ;
@@ -499,10 +505,7 @@ int64_t ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *sett
         }
         settle_queue(plan, directory, bytes);
     }
-    int64_t left = list_copies(plan, &plan->segments[copying], end - copying, copies);
-    if (left <= SS_COPIES) return left;
-    copy_at_once(plan, &plan->segments[copying], end - copying, copier);
-    return 0;
+    return list_copies(plan, &plan->segments[copying], end - copying, copies);
 }
 
 void ss_plan_close(ss_plan *plan, int64_t number, int32_t code, ss_job_result *result) {

@@ -6,8 +6,9 @@
 
 #include "lanes.h"
 
+/* A piece of a record, or a part of one that is read in parts. */
 typedef struct ss_piece {
-    int64_t offset;
+    int64_t offset, start, bytes; /* in the file; from the piece's own first byte */
     int32_t fd, kind, record, outcome;
 } ss_piece;
 
@@ -44,6 +45,7 @@ typedef struct ss_plan {
     ss_job *jobs;
     void *memory; /* that holds all of these */
     int64_t kind_count, record_count, directories;
+    int64_t part_bytes; /* of a piece, at most */
     int64_t piece_count, segment_count, job_count;
     int64_t scratch_bytes; /* that its longest read needs */
     ss_mirrors *mirrors;
@@ -60,7 +62,7 @@ void ss_plan_free(ss_plan *plan);
 
 /* Read a job, segment by segment, as long as `stopped` is 0; add to the result's bytes and left_out. `copier` is null
  * where the host writes slots itself. Returns how many copies are left for the caller to have made before the job is
- * closed; there is room for SS_COPIES of them, and they read from scratch. */
+ * closed; they are at most SS_COPIES, and they read from scratch. */
 int64_t ss_plan_read(ss_plan *plan, int64_t job, const ss_lane_settings *settings, char *scratch, ss_copier *copier,
                      const atomic_int *stopped, ss_job_result *result, ss_copy *copies);
 

@@ -222,7 +222,7 @@ def lookahead_bytes(geometry: ModelGeometry, *, lanes: int = AHEAD_LANES) -> int
     """
     values = (geometry.layers + 1) * geometry.experts * geometry.hidden
     if geometry.compute == "float32":
-        staging, routers = ahead_scratch_bytes(geometry.record_bytes, lanes), values + values // 8
+        staging, routers = ahead_scratch_bytes(geometry.record_bytes, lanes, copies=False), values + values // 8
     else:
         staging, routers = 1 << (_LOOKAHEAD_RECORDS * geometry.record_bytes - 1).bit_length(), values * 4
     held = geometry.correction_bytes * (2 if geometry.compute == "float32" else 1)

@@ -95,7 +95,7 @@ def engine_memory(
     record_bytes = geometry.record_bytes
     return EngineMemory(
         lane_bytes=demand_scratch_bytes(record_bytes, lanes, copies=separate),
-        ahead_bytes=ahead_scratch_bytes(record_bytes, ahead) if ahead else 0,
+        ahead_bytes=ahead_scratch_bytes(record_bytes, ahead, copies=separate) if ahead else 0,
         copy_bytes=_LEADERS * _DESCRIPTOR_BYTES if separate else 0,
         router_bytes=_router_bytes(geometry) if separate else 0,
         state_bytes=geometry.recurrent_bytes * (RECORDED_ROWS if drafts else 1) if separate else 0,

@@ -13,6 +13,7 @@ __all__ = [
     "DEMAND_LANES",
     "LANES_MAX",
     "MERGE_BYTES",
+    "PART_BYTES",
     "SCRATCH_STEP_BYTES",
     "STAGING",
     "ahead_lanes",
@@ -28,6 +29,9 @@ AHEAD_LANES: Final = 16
 COPYING_LANES: Final = 4
 STAGING: Final = 3
 """Parts of scratch of a compiled lane that brings records to a device: it reads into one while others are copied."""
+
+PART_BYTES: Final = 1 << 18
+"""Longer pieces reach a device in parts of so many bytes: several lanes read one record, and its first copy begins early."""
 
 MERGE_BYTES: Final = 1 << 20
 SCRATCH_STEP_BYTES: Final = 1 << 14  # a multiple of every page size in use
@@ -52,27 +56,29 @@ def ahead_lanes(lanes: int, *, copies: bool) -> int:
     return max(1, min(AHEAD_LANES, lanes if copies else lanes // 4))
 
 
-def scratch_part_bytes(record_bytes: int) -> int:
-    """Return one part of scratch: a record read at once past the page cache, with a block of the disk at either end.
+def scratch_part_bytes(record_bytes: int, *, copies: bool) -> int:
+    """Return one part of scratch, with a block of the disk at either end of what is read into it.
 
-    Records that are not repacked are read in pieces and need less, but never less than a mebibyte.
+    That is a record read at once past the page cache. Records that are not repacked are read in pieces and need less, but
+    never less than a mebibyte. What compiled lanes copy to a device is read in parts.
     """
-    return _up(max(MERGE_BYTES, record_bytes) + 2 * _BLOCK_BYTES, SCRATCH_STEP_BYTES)
+    longest = PART_BYTES if copies else max(MERGE_BYTES, record_bytes)
+    return _up(longest + 2 * _BLOCK_BYTES, SCRATCH_STEP_BYTES)
 
 
 def demand_scratch_bytes(record_bytes: int, lanes: int, *, copies: bool) -> int:
     """Return what lanes read into, together with the part of the thread that waits for them and reads itself."""
     parts = lanes * (STAGING if copies else 1) + 1
-    return _block_bytes(record_bytes, parts)
+    return _block_bytes(scratch_part_bytes(record_bytes, copies=copies), parts)
 
 
-def ahead_scratch_bytes(record_bytes: int, lanes: int) -> int:
-    """Return what ``lanes`` that read ahead read into: a record each."""
-    return _block_bytes(record_bytes, lanes)
+def ahead_scratch_bytes(record_bytes: int, lanes: int, *, copies: bool) -> int:
+    """Return what ``lanes`` that read ahead read into: a part each."""
+    return _block_bytes(scratch_part_bytes(record_bytes, copies=copies), lanes)
 
 
-def _block_bytes(record_bytes: int, parts: int) -> int:
-    return _up(parts * scratch_part_bytes(record_bytes) + SCRATCH_STEP_BYTES, _LARGE_PAGE_BYTES)
+def _block_bytes(part_bytes: int, parts: int) -> int:
+    return _up(parts * part_bytes + SCRATCH_STEP_BYTES, _LARGE_PAGE_BYTES)
 
 
 def _up(size: int, step: int) -> int:

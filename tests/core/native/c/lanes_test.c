@@ -244,6 +244,38 @@ static void close_meanwhile(place *p) {
     free(scratch);
 }
 
+/* A device whose copies arrive when they are waited for. */
+typedef struct copies {
+    struct {
+        void *target;
+        const void *source;
+        size_t bytes;
+    } begun[1024];
+    int count;
+} copies;
+static _Atomic int streams, copy_error;
+static copies *made[64];
+
+static int32_t make_stream(void **stream, uint32_t flags) {
+    CHECK(flags == 1);
+    CHECK(++streams <= 64);
+    *stream = made[streams - 1] = calloc(1, sizeof(copies));
+    return 0;
+}
+static int32_t begin_copy(void *target, const void *source, size_t bytes, int32_t direction, void *stream) {
+    copies *c = stream;
+    CHECK(direction == 4 && c->count < 1024);
+    if (copy_error) return copy_error;
+    c->begun[c->count].target = target, c->begun[c->count].source = source, c->begun[c->count++].bytes = bytes;
+    return 0;
+}
+static int32_t finish_copies(void *stream) {
+    copies *c = stream;
+    for (int i = 0; i < c->count; i++) memcpy(c->begun[i].target, c->begun[i].source, c->begun[i].bytes);
+    c->count = 0;
+    return 0;
+}
+
 static void refuse(place *p) {
     char *scratch = block(2);
     ss_lane_settings good = settings_of(scratch, 1, 0, NULL), bad;
@@ -252,6 +284,11 @@ static void refuse(place *p) {
     bad = good, bad.demand_lanes = 0;
     CHECK(ss_lanes_create(&bad, &lanes) == SS_BAD_ARGUMENT);
     bad = good, bad.alignment = 3;
+    CHECK(ss_lanes_create(&bad, &lanes) == SS_BAD_ARGUMENT);
+    bad = good, bad.part_bytes = 100;
+    CHECK(ss_lanes_create(&bad, &lanes) == SS_BAD_ARGUMENT);
+    bad = good, bad.device.copy = begin_copy, bad.device.finish = finish_copies, bad.device.stream = make_stream;
+    bad.job_bytes = LONG + 1;
     CHECK(ss_lanes_create(&bad, &lanes) == SS_BAD_ARGUMENT);
     bad = good, bad.scratch_stride = 10;
     CHECK(ss_lanes_create(&bad, &lanes) == SS_BAD_ARGUMENT);
@@ -279,37 +316,63 @@ static void refuse(place *p) {
     free(scratch);
 }
 
-/* A device whose copies arrive when they are waited for. */
-typedef struct copies {
-    struct {
-        void *target;
-        const void *source;
-        size_t bytes;
-    } begun[64];
-    int count;
-} copies;
-static _Atomic int streams, copy_error;
+static void free_streams(void) {
+    while (streams) free(made[--streams]);
+}
 
-static int32_t make_stream(void **stream, uint32_t flags) {
-    CHECK(flags == 1);
-    streams++;
-    *stream = calloc(1, sizeof(copies));
-    return 0;
+/* Two kinds of a record that are the same on a device as on disk. */
+static void list_for_device(const place *p, const int *records, const int *slots, int count, int64_t *numbers) {
+    for (int r = 0; r < count; r++) {
+        *numbers++ = slots[r], *numbers++ = 1;
+        for (int k = 0; k < KINDS; k += 2) *numbers++ = p->fd, *numbers++ = start[k] + records[r] * disk[k];
+    }
 }
-static copies *made[64];
-static int32_t begin_copy(void *target, const void *source, size_t bytes, int32_t direction, void *stream) {
-    copies *c = stream;
-    CHECK(direction == 4 && c->count < 64);
-    if (copy_error) return copy_error;
-    c->begun[c->count].target = target, c->begun[c->count].source = source, c->begun[c->count++].bytes = bytes;
-    made[streams - 1] = c;
-    return 0;
-}
-static int32_t finish_copies(void *stream) {
-    copies *c = stream;
-    for (int i = 0; i < c->count; i++) memcpy(c->begun[i].target, c->begun[i].source, c->begun[i].bytes);
-    c->count = 0;
-    return 0;
+
+/* Pieces in parts, read by several lanes and copied separately: every byte arrives; of what does not come, the part is told. */
+static void copy_in_parts(place *p, int64_t part, int alignment) {
+    enum { DEMANDING = 3, AHEAD_TOO = 2 };
+    char *scratch = block(2 * DEMANDING + 1 + AHEAD_TOO);
+    script s = fresh();
+    ss_lane_settings settings = settings_of(scratch, DEMANDING, AHEAD_TOO, alignment > 1 ? NULL : &s);
+    settings.device = (ss_device){.copy = begin_copy, .finish = finish_copies, .stream = make_stream};
+    settings.staging = 2, settings.alignment = alignment, settings.part_bytes = part, settings.job_bytes = part;
+    settings.ahead_scratch = scratch + (2 * DEMANDING + 1) * LONG;
+    ss_piece_kind kinds[] = {p->kinds[0], p->kinds[2]};
+    ss_lanes *lanes = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    int64_t numbers[SLOTS * 6];
+    for (int round = 0; round < 100; round++) {
+        int records[SLOTS], slots[SLOTS], count = draw(records, slots);
+        for (int k = 0; k < KINDS; k += 2) memset(p->slots[k], 0x55, (size_t)(slot[k] * SLOTS));
+        list_for_device(p, records, slots, count, numbers);
+        ss_batch *batch = NULL;
+        CHECK(ss_batch_create(lanes, kinds, 2, numbers, count, &batch) == SS_OK);
+        CHECK(ss_batch_reads(batch) >= count * (disk[0] / part));
+        CHECK((round % 3 ? ss_batch_submit(batch) : ss_batch_read_ahead(batch)) == SS_OK);
+        while (!ss_batch_wait(batch, 1000)) {}
+        CHECK(!ss_batch_state_of(batch)->failures && ss_batch_state_of(batch)->bytes_read == count * (disk[0] + disk[2]));
+        for (int i = 0; i < count; i++)
+            for (int k = 0; k < KINDS; k += 2)
+                CHECK(!memcmp(p->slots[k] + slots[i] * slot[k], p->contents + start[k] + records[i] * disk[k], (size_t)disk[k]));
+        ss_batch_release(batch);
+    }
+    if (alignment == 1) {
+        int records[] = {3, 20}, slots[] = {0, 1};
+        int64_t lost = start[0] + 20 * disk[0] + 2 * part;
+        s.error = EIO, s.fail_from = lost, s.fail_to = lost + 1;
+        list_for_device(p, records, slots, 2, numbers);
+        ss_batch *batch = NULL;
+        ss_failure failures[9];
+        CHECK(ss_batch_create(lanes, kinds, 2, numbers, 2, &batch) == SS_OK && ss_batch_submit(batch) == SS_OK);
+        while (!ss_batch_wait(batch, 1000)) {}
+        CHECK(ss_batch_failures(batch, failures, 9) == 1 && failures[0].outcome == SS_NOT_READ);
+        CHECK(failures[0].record == 1 && failures[0].kind == 0 && failures[0].first_missing == 1);
+        CHECK(failures[0].offset <= lost && lost < failures[0].offset + failures[0].wanted && failures[0].wanted <= part);
+        ss_batch_release(batch);
+    }
+    finish(lanes);
+    free_streams();
+    free(scratch);
 }
 
 static void copy_to_a_device(place *p) {
@@ -337,7 +400,7 @@ static void copy_to_a_device(place *p) {
     record[5] = start[1];
     CHECK(ss_batch_create(lanes, p->kinds, 2, record, 1, &batch) == SS_BAD_SHAPE); /* a device's pieces never change */
     finish(lanes);
-    free(made[0]);
+    free_streams();
     free(scratch);
 }
 
@@ -361,13 +424,13 @@ static void leave_a_forked_child_alone(void) {
 #endif
 
 /* A directory that cannot be read, and another one: what is copied comes from that. */
-static void copy_from_elsewhere(place *p) {
+static void copy_from_elsewhere(place *p, int64_t part) {
     char *scratch = block(2);
     ss_mirrors *mirrors = NULL;
     CHECK(ss_mirrors_create(2, &mirrors) == SS_OK);
     ss_lane_settings settings = settings_of(scratch, 1, 0, NULL);
     settings.device = (ss_device){.copy = begin_copy, .finish = finish_copies, .stream = make_stream};
-    settings.mirrors = mirrors, settings.job_bytes = 1 << 20;
+    settings.mirrors = mirrors, settings.job_bytes = 1 << 20, settings.part_bytes = part;
     ss_lanes *lanes = NULL;
     CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
     ss_piece_kind kinds[] = {p->kinds[0], p->kinds[2]};
@@ -384,14 +447,14 @@ static void copy_from_elsewhere(place *p) {
         CHECK(ss_batch_create(lanes, kinds, 2, numbers, 4, &batch) == SS_OK && ss_batch_submit(batch) == SS_OK);
         while (!ss_batch_wait(batch, 1000)) {}
         CHECK(ss_batch_state_of(batch)->left_out == !round);
-        CHECK(ss_batch_failures(batch, NULL, 0) == (round ? 8 : 0));
+        CHECK(ss_batch_failures(batch, NULL, 0) == (!round ? 0 : part ? 36 : 8));
         for (int r = 0; r < 4 && !round; r++)
             CHECK(memcmp(p->slots[0] + r * slot[0], p->contents + start[0] + (5 + 2 * r) * disk[0], (size_t)disk[0]) == 0);
         ss_batch_release(batch);
     }
     finish(lanes);
     ss_mirrors_release(mirrors);
-    free(made[1]);
+    free_streams();
     free(scratch);
 }
 
@@ -499,7 +562,11 @@ int main(void) {
     keep_order(&p);
     close_meanwhile(&p);
     copy_to_a_device(&p);
-    copy_from_elsewhere(&p);
+    copy_in_parts(&p, 128, 1);
+    copy_in_parts(&p, 256, 1);
+    if (p.direct_fd >= 0) copy_in_parts(&p, 128, 512);
+    copy_from_elsewhere(&p, 0);
+    copy_from_elsewhere(&p, 128);
     for (int fault = 0; fault < 3; fault++) read_from_two_directories(&p, fault, 1);
     read_from_two_directories(&p, 1, 512);
 #if !defined(WITHOUT_FORK)

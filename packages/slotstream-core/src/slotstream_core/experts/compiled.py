@@ -230,6 +230,7 @@ class CompiledLanes:
         ahead_scratch: Of the lanes that read ahead.
         merge_bytes: Neighbours are read together up to here.
         job_bytes: Small reads are handed to a lane together up to here.
+        part_bytes: With `copies`, longer pieces are read and copied in parts of at most so many bytes; 0: whole.
         copies: How records come from scratch into slots that the host does not write.
 
     Attributes:
@@ -248,6 +249,7 @@ class CompiledLanes:
         ahead_scratch: LaneScratch,
         merge_bytes: int,
         job_bytes: int,
+        part_bytes: int = 0,
         copies: DeviceCopies | None = None,
     ) -> None:
         self._library = library
@@ -263,6 +265,7 @@ class CompiledLanes:
             alignment=source.alignment,
             merge_bytes=merge_bytes,
             job_bytes=job_bytes,
+            part_bytes=part_bytes,
             scratch=scratch.address,
             scratch_bytes=scratch.byte_count,
             scratch_stride=scratch.stride,

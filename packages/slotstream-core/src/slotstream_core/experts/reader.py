@@ -29,6 +29,7 @@ from slotstream_core.native.lanes import LaneLibrary, lane_library
 from slotstream_planner.lanes import (
     COPYING_LANES,
     LANES_MAX,
+    PART_BYTES,
     SCRATCH_STEP_BYTES,
     STAGING,
     ahead_lanes,
@@ -103,16 +104,20 @@ class ExpertReader:
         library = None if native is False else _usable_library(self.source, self.memory, {} if native else os.environ)
         if library is None:
             return None
-        each = 1 if self.memory.direct else STAGING
-        scratch = _scratch(self.memory, self.lane_count * each + 1, self._scratch_bytes)
+        each, part_bytes, scratch_bytes = 1, 0, self._scratch_bytes
+        if not self.memory.direct:
+            each, part_bytes = STAGING, PART_BYTES
+            scratch_bytes = self.ahead_scratch_bytes = PART_BYTES + 2 * self.source.alignment
+        scratch = _scratch(self.memory, self.lane_count * each + 1, scratch_bytes)
         ahead_scratch = _scratch(self.memory, self.ahead_lane_count, self.ahead_scratch_bytes)
         return CompiledLanes(
             library,
             self.source,
-            scratch=LaneScratch(parts=scratch, byte_count=self._scratch_bytes, lane_parts=each),
+            scratch=LaneScratch(parts=scratch, byte_count=scratch_bytes, lane_parts=each),
             ahead_scratch=LaneScratch(parts=ahead_scratch, byte_count=self.ahead_scratch_bytes),
             merge_bytes=self.source.merge_bytes,
-            job_bytes=JOB_BYTES,
+            job_bytes=part_bytes or JOB_BYTES,
+            part_bytes=part_bytes,
             copies=None if self.memory.direct else self.memory.copies,
         )
 

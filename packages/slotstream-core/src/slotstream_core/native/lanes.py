@@ -39,6 +39,7 @@ class LaneSettings(ctypes.Structure):
         ("alignment", c_int64),
         ("merge_bytes", c_int64),
         ("job_bytes", c_int64),
+        ("part_bytes", c_int64),
         ("staging", c_int64),
         ("scratch", c_void_p),
         ("scratch_bytes", c_int64),
