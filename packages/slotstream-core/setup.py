@@ -81,6 +81,7 @@ HEADERS = (
     "mirrors.h",
     "copies.h",
     "launches.h",
+    "past_caches.h",
     "tiles_body.h",
     "attention_body.h",
     "segments.h",

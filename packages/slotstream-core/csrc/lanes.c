@@ -316,7 +316,7 @@ static char *scratch_of(const ss_lane_settings *s, int queue, int64_t part) {
 /* What copies to a device need; 0 without memory for it. */
 static int open_device(ss_lanes *lanes) {
     const ss_lane_settings *s = &lanes->settings;
-    int64_t demand = s->demand_lanes * s->staging, all = demand + s->ahead_lanes;
+    int64_t demand = s->demand_lanes * s->staging, all = demand + s->ahead_lanes * s->staging;
     if (!s->device.copy) return 1;
     lanes->copier = ss_copier_create(&s->device);
     lanes->berths = calloc((size_t)all, sizeof *lanes->berths);
@@ -351,7 +351,7 @@ int32_t ss_lanes_create(const ss_lane_settings *settings, ss_lanes **result) {
     pthread_mutex_lock(&lanes->lock);
     for (int i = 0; i < wanted; i++) {
         int queue = i < settings->demand_lanes ? DEMAND : AHEAD;
-        int64_t part = queue == DEMAND ? i : i - settings->demand_lanes;
+        int64_t part = queue == DEMAND ? i : i - settings->demand_lanes; /* without a device */
         all[i] = (lane){.lanes = lanes, .scratch = scratch_of(settings, queue, part), .queue = queue};
         if (pthread_create(&all[i].handle, NULL, work, &all[i])) break;
         lanes->count++;

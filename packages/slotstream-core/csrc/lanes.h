@@ -32,11 +32,11 @@ typedef struct ss_lane_settings {
     int64_t merge_bytes; /* neighbours are read together up to here */
     int64_t job_bytes;   /* small reads are handed to a thread together up to here; with a device, scratch holds that */
     int64_t part_bytes;  /* with a device: longer pieces are read and copied in parts, by several lanes; 0: whole */
-    int64_t staging;     /* parts of scratch a demand lane: with a device, it reads into one while others are copied */
+    int64_t staging;     /* parts of scratch a lane: with a device, it reads into one while others are copied */
     void *scratch;       /* demand_lanes * staging + 1 parts, each aligned: the last is for a thread that waits */
     int64_t scratch_bytes;  /* of a part that may be used: the longest read and its blocks' two ends */
     int64_t scratch_stride; /* from one part to the next */
-    void *ahead_scratch;    /* ahead_lanes parts */
+    void *ahead_scratch;    /* ahead_lanes * staging parts */
     int64_t ahead_scratch_bytes;
     int64_t ahead_scratch_stride;
     ss_read_function read; /* null: preadv */

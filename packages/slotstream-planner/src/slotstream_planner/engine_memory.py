@@ -4,7 +4,7 @@ Where the accelerator shares the host's memory, all of it is charged to the plan
 plan is for that, and what lies in the host's memory instead is told apart.
 
     lanes      parts of scratch that records are read into (`slotstream_core.experts.reader`); on an NVIDIA GPU pinned
-               memory of the host, three parts a lane. In bf16 on a Mac the fixed cost includes them.
+               memory of the host, eight parts of 272 KiB a lane. In bf16 on a Mac the fixed cost includes them.
     copies     descriptors of the copy kernel (`csrc/copies.h`): one for each of two threads that lead
     routers    held as float32 (`slotstream_core.models.qwen4_exp.moe`), quantised ones unpacked once more for the
                kernels of one row (`device.experts`)

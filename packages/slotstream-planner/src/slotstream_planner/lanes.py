@@ -27,11 +27,12 @@ LANES_MAX: Final = 128
 DEMAND_LANES: Final = 32
 AHEAD_LANES: Final = 16
 COPYING_LANES: Final = 4
-STAGING: Final = 3
+_FREE_CORES: Final = 2
+STAGING: Final = 8
 """Parts of scratch of a compiled lane that brings records to a device: it reads into one while others are copied."""
 
 PART_BYTES: Final = 1 << 18
-"""Longer pieces reach a device in parts of so many bytes: several lanes read one record, and its first copy begins early."""
+"""Longer pieces reach a device in parts: several lanes read one record, and its first copy begins early."""
 
 MERGE_BYTES: Final = 1 << 20
 SCRATCH_STEP_BYTES: Final = 1 << 14  # a multiple of every page size in use
@@ -40,14 +41,17 @@ _LARGE_PAGE_BYTES: Final = 1 << 21
 
 
 def demand_lanes(cores: int, *, copies: bool) -> int:
-    """Return how many lanes read what a computation waits for: four a core, one a core where they copy to a device.
+    """Return how many lanes read what a computation waits for: four a core.
+
+    Where they copy to a device they do not wait for a disk: one a core, but for two cores, one of the thread that waits
+    for them and one of the lanes that wait for copies in turn (measured: docs/log.md).
 
     Args:
         cores: Processors.
         copies: Whether compiled lanes bring records to a device with memory of its own.
     """
     if copies:
-        return min(DEMAND_LANES, max(COPYING_LANES, cores))
+        return min(DEMAND_LANES, max(COPYING_LANES, cores - _FREE_CORES))
     return min(DEMAND_LANES, 4 * max(1, cores))
 
 
@@ -59,8 +63,8 @@ def ahead_lanes(lanes: int, *, copies: bool) -> int:
 def scratch_part_bytes(record_bytes: int, *, copies: bool) -> int:
     """Return one part of scratch, with a block of the disk at either end of what is read into it.
 
-    That is a record read at once past the page cache. Records that are not repacked are read in pieces and need less, but
-    never less than a mebibyte. What compiled lanes copy to a device is read in parts.
+    That is a record read at once past the page cache. Records that are not repacked are read in pieces and need less,
+    but never less than a mebibyte. What compiled lanes copy to a device is read in parts.
     """
     longest = PART_BYTES if copies else max(MERGE_BYTES, record_bytes)
     return _up(longest + 2 * _BLOCK_BYTES, SCRATCH_STEP_BYTES)
@@ -73,8 +77,8 @@ def demand_scratch_bytes(record_bytes: int, lanes: int, *, copies: bool) -> int:
 
 
 def ahead_scratch_bytes(record_bytes: int, lanes: int, *, copies: bool) -> int:
-    """Return what ``lanes`` that read ahead read into: a part each."""
-    return _block_bytes(scratch_part_bytes(record_bytes, copies=copies), lanes)
+    """Return what ``lanes`` that read ahead read into."""
+    return _block_bytes(scratch_part_bytes(record_bytes, copies=copies), lanes * (STAGING if copies else 1))
 
 
 def _block_bytes(part_bytes: int, parts: int) -> int:

@@ -331,7 +331,7 @@ static void list_for_device(const place *p, const int *records, const int *slots
 /* Pieces in parts, read by several lanes and copied separately: every byte arrives; of what does not come, the part is told. */
 static void copy_in_parts(place *p, int64_t part, int alignment) {
     enum { DEMANDING = 3, AHEAD_TOO = 2 };
-    char *scratch = block(2 * DEMANDING + 1 + AHEAD_TOO);
+    char *scratch = block(2 * DEMANDING + 1 + 2 * AHEAD_TOO);
     script s = fresh();
     ss_lane_settings settings = settings_of(scratch, DEMANDING, AHEAD_TOO, alignment > 1 ? NULL : &s);
     settings.device = (ss_device){.copy = begin_copy, .finish = finish_copies, .stream = make_stream};

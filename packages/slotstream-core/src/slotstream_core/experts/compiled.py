@@ -260,7 +260,7 @@ class CompiledLanes:
         self._kept_arrays: dict[int, SlotArrays] = {}
         settings = binding.LaneSettings(
             demand_lanes=(len(scratch.parts) - 1) // scratch.lane_parts,
-            ahead_lanes=len(ahead_scratch.parts),
+            ahead_lanes=len(ahead_scratch.parts) // ahead_scratch.lane_parts,
             staging=scratch.lane_parts,
             alignment=source.alignment,
             merge_bytes=merge_bytes,

@@ -59,7 +59,7 @@ class ExpertReader:
 
     Attributes:
         compiled: Whether compiled lanes read.
-        ahead_scratch_bytes: Scratch of each lane that reads ahead; its batches hold one record.
+        ahead_scratch_bytes: Scratch of all lanes that read ahead; their batches hold one record.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class ExpertReader:
         # No segment exceeds this. Blocks around it may add one at either end.
         largest = max(source.merge_bytes, *(kind.disk_bytes for kind in source.layout.kinds))
         self._scratch_bytes = largest + 2 * source.alignment
-        self.ahead_scratch_bytes = min(largest, source.layout.record_bytes) + 2 * source.alignment
+        self._ahead_part_bytes = min(largest, source.layout.record_bytes) + 2 * source.alignment
+        self.ahead_scratch_bytes = ahead_lane_count * self._ahead_part_bytes
         self._lanes: list[threading.Thread] = []
         self._compiled = self._open_compiled(native)
         if self._compiled is None:
@@ -91,7 +92,7 @@ class ExpertReader:
 
     def _open_python(self) -> None:
         scratch = _scratch(self.memory, self.lane_count, self._scratch_bytes)
-        ahead_scratch = _scratch(self.memory, self.ahead_lane_count, self.ahead_scratch_bytes)
+        ahead_scratch = _scratch(self.memory, self.ahead_lane_count, self._ahead_part_bytes)
         self._lanes = [
             _start(f"slotstream-lane-{index}", _work, self._jobs, part) for index, part in enumerate(scratch)
         ]
@@ -104,17 +105,18 @@ class ExpertReader:
         library = None if native is False else _usable_library(self.source, self.memory, {} if native else os.environ)
         if library is None:
             return None
-        each, part_bytes, scratch_bytes = 1, 0, self._scratch_bytes
+        each, part_bytes, demand_bytes, ahead_bytes = 1, 0, self._scratch_bytes, self._ahead_part_bytes
         if not self.memory.direct:
             each, part_bytes = STAGING, PART_BYTES
-            scratch_bytes = self.ahead_scratch_bytes = PART_BYTES + 2 * self.source.alignment
-        scratch = _scratch(self.memory, self.lane_count * each + 1, scratch_bytes)
-        ahead_scratch = _scratch(self.memory, self.ahead_lane_count, self.ahead_scratch_bytes)
+            demand_bytes = ahead_bytes = PART_BYTES + 2 * self.source.alignment
+        scratch = _scratch(self.memory, self.lane_count * each + 1, demand_bytes)
+        ahead_scratch = _scratch(self.memory, self.ahead_lane_count * each, ahead_bytes)
+        self.ahead_scratch_bytes = self.ahead_lane_count * each * ahead_bytes
         return CompiledLanes(
             library,
             self.source,
-            scratch=LaneScratch(parts=scratch, byte_count=scratch_bytes, lane_parts=each),
-            ahead_scratch=LaneScratch(parts=ahead_scratch, byte_count=self.ahead_scratch_bytes),
+            scratch=LaneScratch(parts=scratch, byte_count=demand_bytes, lane_parts=each),
+            ahead_scratch=LaneScratch(parts=ahead_scratch, byte_count=ahead_bytes, lane_parts=each),
             merge_bytes=self.source.merge_bytes,
             job_bytes=part_bytes or JOB_BYTES,
             part_bytes=part_bytes,
@@ -307,8 +309,8 @@ def choose_lanes(
     """Return how many lanes to use: the environment's SLOTSTREAM_IO_QUEUE_DEPTH, else four a core, at most 32.
 
     A lane waits for the disk most of the time, so there are more of them than cores; a fast disk needs about 32
-    requests in flight to reach its throughput, and two cores cannot feed so many. Lanes that copy to a device are one a
-    core, and 4 if they are Python's, which contend for the interpreter's lock (both measured: docs/log.md).
+    requests in flight to reach its throughput, and two cores cannot feed so many. Lanes that copy to a device leave two
+    cores free, and are 4 if they are Python's, which contend for the interpreter's lock (both measured: docs/log.md).
 
     Args:
         environment: The process's variables.

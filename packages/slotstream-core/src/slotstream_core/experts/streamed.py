@@ -132,7 +132,7 @@ class StreamedExperts:
     @property
     def ahead_bytes(self) -> int:
         """Scratch of the lanes that read ahead."""
-        return self._reader.ahead_lane_count * self._reader.ahead_scratch_bytes
+        return self._reader.ahead_scratch_bytes
 
     def load_all(self) -> None:
         """Read every expert, so that nothing is read later. Counted as misses.
