@@ -137,18 +137,23 @@ def test_launched_rows_give_the_ids_of_the_operations_and_the_same_bits_wherever
         rows.append(mine)
     a_token = {name: count / 2 for name, count in Counter(target.launches()).items()}
     assert a_token == {
-        "streams_down": 2 * DELTA_LAYERS,
-        "streams_up": 2 * DELTA_LAYERS,
-        "streams_inject": 2 * DELTA_LAYERS,
-        "row_products": 2 * DELTA_LAYERS,
+        "streams_down": 2 * LAYERS,
+        "streams_up": 2 * LAYERS,
+        "streams_inject": 2 * LAYERS,
+        "row_products": 2 * LAYERS,
         "delta_step": DELTA_LAYERS,
-        "router_logits": DELTA_LAYERS,
-        "choose_experts": DELTA_LAYERS,
-        "publish_ids": DELTA_LAYERS,
-        "place_slots": DELTA_LAYERS,
-        "experts_inner": DELTA_LAYERS,
-        "experts_outer": DELTA_LAYERS,
-        "announce": 2,  # n-grams come before the second layer, attention is the last
+        "attend_prepare": 1,
+        "score_blocks": 1,
+        "choose_blocks": 1,
+        "attend_parts": 1,
+        "attend_join": 1,
+        "router_logits": LAYERS,
+        "choose_experts": LAYERS,
+        "publish_ids": LAYERS,
+        "place_slots": LAYERS,
+        "experts_inner": LAYERS,
+        "experts_outer": LAYERS,
+        "announce": 2,  # n-grams come before the second layer
     }
     with offered(kernels), Checkpoint.open(checkpoint) as stored:
         layout = ExpertLayout.from_checkpoint(stored, trunk_modules(LAYERS), float_name="BF16")

@@ -119,7 +119,9 @@ class Qwen4ExpModel:
         self._mixer = parts.mixer(weights, f"{TEXT_PREFIX}.hyper_connection_mixer", config)
         self._head = parts.head(weights, HEAD_MODULE)
         self._forecasts: Forecasts | None = None
-        self._launched = launched_layers(weights.device, config, self._layers, experts, self.renewed_layers)
+        self._launched = launched_layers(
+            weights.device, config, self._rotary, self._layers, experts, self.renewed_layers
+        )
         self.draft_head = (
             DraftHead(
                 weights,
@@ -381,7 +383,7 @@ class Qwen4ExpModel:
         """The streams of a pass after the last layer, [T, streams, hidden]."""
         launched = None
         if self._launched is not None and len(tokens) == 1 and not positions.record:
-            launched = self._launched.begin_pass(watch)
+            launched = self._launched.begin_pass(positions.start, watch)
         streams, index = self._embedding(tokens), 0
         while index < len(self._layers):
             if index in ngrams:

@@ -15,6 +15,7 @@ from slotstream_core.models.qwen4_exp.device.attention_kernels import (
     InputPlaces,
     attention_kernels,
 )
+from slotstream_core.models.qwen4_exp.device.kernels import KernelKey
 from slotstream_core.models.qwen4_exp.device.launching import Argument, Place, Program
 from slotstream_core.models.qwen4_exp.device.products import RowProducts, suits_product
 from slotstream_core.models.qwen4_exp.projections import WeightReader
@@ -141,6 +142,11 @@ class DeviceAttention(SparseAttention):
                 sources.append(source)
                 starts.append(sum(widths[:index]))
         return sources, InputPlaces(query=starts[0], key=starts[1], value=starts[2], index=starts[3])
+
+    @property
+    def launch_kind(self) -> tuple[KernelKey, ...]:
+        """The same for layers that are launched alike, which may share `scratch`."""
+        return self._products.spec.key, self._output_product.spec.key, self._kernels.prepare.key
 
     def scratch(self, program: Program) -> Scratch:
         """What `add` needs; layers with the same weights' forms may share it, see `Scratch`."""

@@ -20,11 +20,10 @@ Entries = npt.NDArray[np.uint64]
 
 
 class DeltaAdvance:
-    """The arguments of launches that advance the states of neighbouring layers by a row.
+    """The arguments of launches that advance the states of gated delta layers by a row.
 
     Args:
-        entries: By layer, the addresses of window and memory before, and of both after; written here.
-        first: The layer of the first state.
+        entries: By layer, what `DeltaPlaces.all` holds; written here.
         states: Of the layers.
         target: Knows addresses.
 
@@ -32,13 +31,11 @@ class DeltaAdvance:
         BackendError: An array has no address.
     """
 
-    def __init__(
-        self, entries: Mapping[int, Entries], first: int, states: Sequence[DeltaState], target: LaunchTarget
-    ) -> None:
+    def __init__(self, entries: Mapping[int, Entries], states: Mapping[int, DeltaState], target: LaunchTarget) -> None:
         self._states = states
         self._kept: list[mx.array] = []
         adopted: list[tuple[Entries, DeltaState]] = []
-        for index, state in enumerate(states, first):
+        for index, state in states.items():
             buffers = state.buffers
             if buffers is not None and buffers.hold(state):
                 now, memory = buffers.current, buffers.addresses[2]
@@ -66,7 +63,7 @@ class DeltaAdvance:
 
     def complete(self) -> None:
         """Let the states be what was written; call when it is."""
-        for state in self._states:
+        for state in self._states.values():
             buffers = state.buffers
             if buffers is not None:
                 buffers.current = 1 - buffers.current

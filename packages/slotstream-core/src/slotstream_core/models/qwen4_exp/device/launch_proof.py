@@ -9,9 +9,10 @@ import mlx.core as mx
 import numpy as np
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.errors import BackendError
+from slotstream_core.errors import BackendError, StateError
 from slotstream_core.experts.resident import ResidentLease
 from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack, Slots
+from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
 from slotstream_core.models.qwen4_exp.device.experts import PROOF_PLACES, random_experts
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, first_difference, random_row
@@ -19,15 +20,19 @@ from slotstream_core.models.qwen4_exp.device.launched import BoundProgram, Launc
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
 from slotstream_core.models.qwen4_exp.device.layer_program import (
     LaunchedForecasts,
-    LayerParts,
     LayerProgram,
     layer_parts,
     routing_parts,
 )
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.moe import pass_leases
+from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
+from slotstream_core.state.sequence import LayerState
 
 logger = logging.getLogger("slotstream.device")
+
+PROOF_TOKENS = 5
+"""Tokens that a state has seen before the row."""
 
 FORECASTS = LaunchedForecasts(tap="attention", corrected=True)
 """Compiled for the proof, too; what they say decides nothing but what is read early."""
@@ -66,6 +71,7 @@ class ProofExperts:
 def launched_layers(
     device: DeviceKernels | None,
     config: Qwen4ExpConfig,
+    rotary: RotaryEmbedding,
     layers: Sequence[DecoderLayer],
     experts: Experts,
     renewed: Collection[int],
@@ -75,6 +81,7 @@ def launched_layers(
     Args:
         device: Kernels of the model.
         config: Sizes.
+        rotary: Turns positions into angles.
         layers: All decoder layers.
         experts: Where routed experts come from.
         renewed: As `LaunchedLayers` takes it.
@@ -89,80 +96,116 @@ def launched_layers(
     for kind, index in kinds.items():
         key = ("launched layers", kind)
         if key not in device.verdicts:
-            fault = _fault(kernels, config, layers, experts, index)
+            fault = LayerProof(kernels, config, rotary, layers, index).fault(experts)
             device.verdicts[key] = fault is None
             if fault is not None:
                 logger.warning("layers are not launched whole: %s; MLX's operations are used, which is slower", fault)
         if not device.verdicts[key]:
             return None
-    return LaunchedLayers(kernels, config, layers, experts, renewed) if kinds else None
+    return LaunchedLayers(kernels, config, rotary, layers, experts, renewed) if kinds else None
 
 
-def _fault(
-    kernels: LaunchedKernels, config: Qwen4ExpConfig, layers: Sequence[DecoderLayer], experts: Experts, index: int
-) -> str | None:
-    """What is wrong when a row is launched through a layer; None for nothing."""
-    layer, parts, form = layers[index], layer_parts(layers[index]), experts.arrays(index).gate
-    if parts is None or not isinstance(form, QuantizedStack):
-        return f"layer {index} has a part without kernels"
-    following = {number: routing_parts(layers[number]) for number in range(index, min(index + 2, len(layers)))}
-    routings = {number: each for number, each in following.items() if each is not None}
-    for placed in (False, True):
-        proof = ProofExperts(config, form, placed=placed)
-        try:
-            launches = LayerProgram(
-                kernels,
-                config,
-                {index: parts},
-                {index: index + 1},
-                routings,
-                placed=placed,
-                forecasts=None if placed else FORECASTS,
-            )
-            found = _launched(launches, proof, config, index, parts)
-        except (BackendError, RuntimeError, ValueError) as error:
-            return str(error).splitlines()[0][:200]
-        chosen = (launches.routed.ids * 1, launches.routed.mix * 1)
-        wanted = _computed(layer, proof.arrays(index), config, parts, *chosen)
-        if (difference := first_difference(found, wanted)) is not None:
-            return f"of layer {index}, {difference}"
-    return None
+class LayerProof:
+    """Takes a row either way through a layer.
+
+    Args:
+        kernels: Compiles and runs kernels.
+        config: Sizes.
+        rotary: Turns positions into angles.
+        layers: All decoder layers.
+        index: Which of them.
+    """
+
+    def __init__(
+        self,
+        kernels: LaunchedKernels,
+        config: Qwen4ExpConfig,
+        rotary: RotaryEmbedding,
+        layers: Sequence[DecoderLayer],
+        index: int,
+    ) -> None:
+        self._kernels, self._config, self._rotary = kernels, config, rotary
+        self._layer, self._index = layers[index], index
+        following = {number: routing_parts(layers[number]) for number in range(index, min(index + 2, len(layers)))}
+        self._routings = {number: each for number, each in following.items() if each is not None}
+        self._streams = random_row(1, config.hc_count, config.hidden_size)
+
+    def fault(self, experts: Experts) -> str | None:
+        """What is wrong when the row is launched; None for nothing.
+
+        Args:
+            experts: Stored as those that the layer will meet.
+        """
+        form, parts = experts.arrays(self._index).gate, layer_parts(self._layer)
+        if parts is None or not isinstance(form, QuantizedStack):
+            return f"layer {self._index} has a part without kernels"
+        for placed in (False, True):
+            proof = ProofExperts(self._config, form, placed=placed)
+            try:
+                launches = LayerProgram(
+                    self._kernels,
+                    self._config,
+                    self._rotary,
+                    {self._index: parts},
+                    {self._index: self._index + 1},
+                    self._routings,
+                    placed=placed,
+                    forecasts=None if placed else FORECASTS,
+                )
+                found = self._launched(launches, proof)
+            except (BackendError, RuntimeError, ValueError) as error:
+                return str(error).splitlines()[0][:200]
+            # equal logits may be chosen between, so the other way is given the choice
+            wanted = self._computed(proof.arrays(self._index), launches.routed.ids * 1, launches.routed.mix * 1)
+            if (difference := first_difference(found, wanted)) is not None:
+                return f"of layer {self._index}, {difference}"
+        return None
+
+    def _launched(self, launches: LayerProgram, proof: ProofExperts) -> list[mx.array]:
+        bound, state, places = BoundProgram(launches, proof), self._state(), proof.places(self._index)
+        bound.bind({} if places is None else {self._index: places})
+        if launches.attentions:
+            launches.token.move(PROOF_TOKENS)
+        taken = LaunchedPass({self._index: self._index + 1}, bound, proof, None)
+        with pass_leases() as leases:
+            streams, _ = taken.run(self._index, self._streams, [state] * (self._index + 1), leases)
+        found = [launches.middle * 1, launches.row * 1, launches.routed.logits * 1, streams, *_remembered(state)]
+        mx.eval(found)
+        return found
+
+    def _computed(self, arrays: ExpertArrays, ids: mx.array, mix: mx.array) -> list[mx.array]:
+        """As `_launched`, by the layer's own calls."""
+        layer, state = self._layer, self._state()
+        x, injection = layer.attention_streams.read(self._streams)
+        middle = layer.attention_streams.inject(self._streams, self._mixed(x, state, PROOF_TOKENS), injection)
+        row, injection = layer.expert_streams.read(middle)
+        logits = layer.experts.router_logits(row)
+        output = layer.experts.mix_slots(arrays, row, ids % PROOF_PLACES, mix)
+        return [middle, row, logits, layer.expert_streams.inject(middle, output, injection), *_remembered(state)]
+
+    def _state(self) -> LayerState:
+        """A state after `PROOF_TOKENS`."""
+        state: LayerState = self._layer.new_state()
+        if isinstance(state, DeltaState):
+            state.window = random_row(*state.window.shape)
+            state.memory = random_row(*state.memory.shape).astype(mx.float32) * 0.1
+        else:
+            self._mixed(random_row(PROOF_TOKENS, self._config.hidden_size), state, 0)
+        return state
+
+    def _mixed(self, x: mx.array, state: LayerState, start: int) -> mx.array:
+        mixer = self._layer.mixer
+        if isinstance(mixer, GatedDeltaLayer) and isinstance(state, DeltaState):
+            return mixer(x, state, start=start, record=False)
+        if not isinstance(mixer, SparseAttention) or not isinstance(state, AttentionState):
+            raise StateError(f"a {type(state).__name__} was passed to a {type(mixer).__name__}")
+        angles, block_angles = self._rotary.pass_angles(start, len(x), self._config.indexer_compress_ratio)
+        return mixer(x, state, angles=angles, block_angles=block_angles, record=False)
 
 
-def _state(config: Qwen4ExpConfig, parts: LayerParts) -> DeltaState:
-    empty = parts.mixer.new_state()
-    memory = random_row(*empty.memory.shape).astype(mx.float32) * 0.1
-    return DeltaState(window=random_row(*empty.window.shape), memory=memory)
-
-
-def _streams(config: Qwen4ExpConfig) -> mx.array:
-    return random_row(1, config.hc_count, config.hidden_size)
-
-
-def _launched(
-    launches: LayerProgram, proof: ProofExperts, config: Qwen4ExpConfig, index: int, parts: LayerParts
-) -> list[mx.array]:
-    bound, state = BoundProgram(launches, proof), _state(config, parts)
-    places = proof.places(index)
-    bound.bind({} if places is None else {index: places})
-    taken = LaunchedPass({index: index + 1}, bound, proof, None)
-    with pass_leases() as leases:
-        streams, _ = taken.run(index, _streams(config), [state] * (index + 1), leases)
-    found = [launches.middle * 1, launches.row * 1, launches.routed.logits * 1, streams]
-    found += [state.window * 1, state.memory * 1]
-    mx.eval(found)
-    return found
-
-
-def _computed(
-    layer: DecoderLayer, arrays: ExpertArrays, config: Qwen4ExpConfig, parts: LayerParts, ids: mx.array, mix: mx.array
-) -> list[mx.array]:
-    """As `_launched`, by the layer's own calls; equal logits may be chosen between, so the choice is given."""
-    streams, state = _streams(config), _state(config, parts)
-    mixer: GatedDeltaLayer = parts.mixer
-    x, injection = layer.attention_streams.read(streams)
-    middle = layer.attention_streams.inject(streams, mixer(x, state, start=0, record=False), injection)
-    row, injection = layer.expert_streams.read(middle)
-    logits = layer.experts.router_logits(row)
-    output = layer.experts.mix_slots(arrays, row, ids % PROOF_PLACES, mix)
-    return [middle, row, logits, layer.expert_streams.inject(middle, output, injection), state.window, state.memory]
+def _remembered(state: LayerState) -> list[mx.array]:
+    """Copies of what a state holds of its tokens."""
+    if isinstance(state, AttentionState):
+        rows = [array[:, : state.length] for array in (state.keys, state.values)]
+        return [*(array * 1 for array in rows), state.index.tail * 1]
+    return [array * 1 for array in state.arrays()]

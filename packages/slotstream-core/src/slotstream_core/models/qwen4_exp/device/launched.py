@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 import mlx.core as mx
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.errors import BackendError, StateError
 from slotstream_core.experts.stacks import Experts, QuantizedStack
+from slotstream_core.models.qwen4_exp.attention import AttentionState
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
+from slotstream_core.models.qwen4_exp.device.attention import DeviceAttention
+from slotstream_core.models.qwen4_exp.device.attention_states import AttentionAdvance
 from slotstream_core.models.qwen4_exp.device.delta_states import DeltaAdvance
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
 from slotstream_core.models.qwen4_exp.device.layer_program import (
@@ -23,7 +27,10 @@ from slotstream_core.models.qwen4_exp.device.layer_program import (
 from slotstream_core.models.qwen4_exp.forecasting import ForecastPass
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
+from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.state.sequence import LayerState
+
+S = TypeVar("S", bound=LayerState)
 
 
 class LaunchedLayers:
@@ -32,6 +39,7 @@ class LaunchedLayers:
     Args:
         kernels: Compiles and runs kernels.
         config: Sizes.
+        rotary: Turns positions into angles.
         layers: All decoder layers, first one first.
         experts: Where routed experts come from; not owned.
         renewed: Layers before which something is added to the streams.
@@ -44,6 +52,7 @@ class LaunchedLayers:
         self,
         kernels: LaunchedKernels,
         config: Qwen4ExpConfig,
+        rotary: RotaryEmbedding,
         layers: Sequence[DecoderLayer],
         experts: Experts,
         renewed: Collection[int],
@@ -55,16 +64,26 @@ class LaunchedLayers:
         self.runs = runs_of(list(self._parts), frozenset(renewed))
         self._kernels = kernels
         self._config = config
+        self._rotary = rotary
         self._experts = experts
         self._programs: dict[tuple[bool, LaunchedForecasts | None], BoundProgram] = {}
 
-    def begin_pass(self, watch: PassWatch | None) -> LaunchedPass | None:
-        """What takes one row through layers; None where somebody watches who wants to see MLX's arrays.
+    def begin_pass(self, position: int, watch: PassWatch | None) -> LaunchedPass | None:
+        """What takes one row through layers; None where MLX has to.
+
+        That is where somebody watches who wants to see its arrays, and after more tokens than launches reach.
+
+        Args:
+            position: Index of the row in its sequence.
+            watch: Who watches the pass.
 
         Raises:
             BackendError: A kernel is refused.
         """
         if watch is not None and not isinstance(watch, ForecastPass):
+            return None
+        mixers = [parts.mixer for parts in self._parts.values()]
+        if not all(mixer.reaches(position) for mixer in mixers if isinstance(mixer, DeviceAttention)):
             return None
         forecasts = None
         if watch is not None:
@@ -77,12 +96,15 @@ class LaunchedLayers:
         if program is None:
             self._programs[key] = program = BoundProgram(self._program(*key), self._experts)
         program.bind(found if placed else {})
+        if program.launches.attentions:
+            program.launches.token.move(position)
         return LaunchedPass(self.runs, program, self._experts, None if placed else watch)
 
     def _program(self, placed: bool, forecasts: LaunchedForecasts | None) -> LayerProgram:
         return LayerProgram(
             self._kernels,
             self._config,
+            self._rotary,
             self._parts,
             self.runs,
             self._routings,
@@ -115,7 +137,8 @@ class BoundProgram:
         self._stacks = {index: program.entries(stacks.all) for index, stacks in launches.stacks.items()}
         self._number = program.entries([launches.number])
         self.slots = launches.slots.entries(program)
-        self.states = {index: program.entries(places.all) for index, places in launches.states.items()}
+        self.deltas = {index: program.entries(places.all) for index, places in launches.deltas.items()}
+        self.attentions = {index: program.entries(places.all) for index, places in launches.attentions.items()}
         self._places: dict[int, mx.array] = {}
 
     def bind(self, places: Mapping[int, mx.array]) -> None:
@@ -202,11 +225,16 @@ class LaunchedPass:
         entering = mx.contiguous(streams)
         leases.evaluate(entering, bound.left)
         launches.program.point([launches.entry], [entering])
-        advance = DeltaAdvance(bound.states, first, delta_states(states, first, after), launches.target)
+        own = {index: states[index] for index in range(first, after)}
+        deltas = DeltaAdvance(bound.deltas, states_of(DeltaState, own, bound.deltas), launches.target)
+        attentions = AttentionAdvance(
+            bound.attentions, states_of(AttentionState, own, bound.attentions), launches.target
+        )
         start = launches.ranges[first].start if launches.places else self._route(first, after, leases)
         launches.done.signal.wait(bound.launch(start, launches.ranges[after - 1].end))
         leases.release()
-        advance.complete()
+        deltas.complete()
+        attentions.complete()
         left = launches.streams * 1  # a copy: the next run writes there
         bound.left = [left]
         return left, after
@@ -240,16 +268,16 @@ class LaunchedPass:
         watch.forecaster.forecast_published(target, forecast.logits, forecast.row)
 
 
-def delta_states(states: Sequence[LayerState], first: int, after: int) -> list[DeltaState]:
-    """The states of the layers of a run.
+def states_of(kind: type[S], states: Mapping[int, LayerState], wanted: Collection[int]) -> dict[int, S]:
+    """Those of some layers' states that are wanted.
 
     Raises:
-        StateError: One is not a gated delta layer's.
+        StateError: One is of another kind.
     """
-    found = []
-    for index in range(first, after):
-        state = states[index]
-        if not isinstance(state, DeltaState):
-            raise StateError(f"a {type(state).__name__} was passed to the gated delta layer {index}")
-        found.append(state)
+    found: dict[int, S] = {}
+    for index, state in states.items():
+        if index in wanted:
+            if not isinstance(state, kind):
+                raise StateError(f"a {type(state).__name__} was passed to layer {index}, which takes a {kind.__name__}")
+            found[index] = state
     return found

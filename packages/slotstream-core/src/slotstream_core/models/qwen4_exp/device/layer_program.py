@@ -14,6 +14,12 @@ import mlx.core as mx
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
+from slotstream_core.models.qwen4_exp.device.attention import (
+    AttentionPlaces,
+    DeviceAttention,
+    Scratch,
+    TokenPlace,
+)
 from slotstream_core.models.qwen4_exp.device.delta import DeltaPlaces, DeviceGatedDelta
 from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer, ExpertBuffers, StackPlaces
 from slotstream_core.models.qwen4_exp.device.launching import Argument, LaunchedKernels, Place
@@ -24,6 +30,7 @@ from slotstream_core.models.qwen4_exp.device.publishing import (
     PublishedIds,
 )
 from slotstream_core.models.qwen4_exp.device.streams import DeviceHyperConnection, StreamBuffers, StreamReader
+from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.options import Tap
 
 
@@ -59,12 +66,12 @@ class LayerParts:
 
     Attributes:
         attention_streams: Reads and feeds the streams around the mixer.
-        mixer: The gated delta rule.
+        mixer: The gated delta rule or the attention.
         routing: Reads and feeds them around the experts, and these.
     """
 
     attention_streams: StreamReader
-    mixer: DeviceGatedDelta
+    mixer: DeviceGatedDelta | DeviceAttention
     routing: RoutingParts
 
 
@@ -100,7 +107,7 @@ def layer_parts(layer: DecoderLayer) -> LayerParts | None:
     streams, mixer, routing = layer.attention_streams, layer.mixer, routing_parts(layer)
     if not isinstance(streams, DeviceHyperConnection) or streams.reader is None or routing is None:
         return None
-    if not isinstance(mixer, DeviceGatedDelta) or not mixer.launchable:
+    if not isinstance(mixer, DeviceGatedDelta | DeviceAttention) or not mixer.launchable:
         return None
     return LayerParts(attention_streams=streams.reader, mixer=mixer, routing=routing)
 
@@ -111,6 +118,7 @@ class LayerProgram:
     Args:
         kernels: Compiles and runs them.
         config: Sizes.
+        rotary: Turns positions into angles.
         layers: The parts of launched layers by index.
         runs: First layer of each run and the one after its last.
         routings: The routing of every layer that may be forecast, by index.
@@ -126,7 +134,9 @@ class LayerProgram:
         middle: The streams between a layer's mixer and its experts.
         routed: What was chosen last.
         row: What the last router read, [1, hidden].
-        states: Of the launched layers.
+        token: Where the row stands in its sequence.
+        deltas: The states of launched layers with a gated delta rule.
+        attentions: Those of launched layers with attention.
         stacks: Of the launched layers.
         places: Of the launched layers; with `placed` alone.
         ranges: By layer.
@@ -140,6 +150,7 @@ class LayerProgram:
         self,
         kernels: LaunchedKernels,
         config: Qwen4ExpConfig,
+        rotary: RotaryEmbedding,
         layers: Mapping[int, LayerParts],
         runs: Mapping[int, int],
         routings: Mapping[int, RoutingParts],
@@ -157,7 +168,10 @@ class LayerProgram:
             None if forecasts is None else PublishedForecast(kernels, config, self.number, with_row=forecasts.corrected)
         )
         self.slots = GivenSlots(program, config.num_experts_per_tok)
-        self.states = {index: DeltaPlaces.of(program) for index in layers}
+        self.token = TokenPlace(program, rotary, config.indexer_compress_ratio)
+        self.deltas: dict[int, DeltaPlaces] = {}
+        self.attentions: dict[int, AttentionPlaces] = {}
+        self._scratch: dict[object, Scratch] = {}
         self.stacks = {index: StackPlaces.of(program) for index in layers}
         self.places: dict[int, Place] = {}
         if placed:
@@ -180,7 +194,7 @@ class LayerProgram:
         program, read, routing = self.program, self._read, parts.routing
         start = program.mark()
         parts.attention_streams.add_read(program, streams, read)
-        parts.mixer.add(program, read.mixed, self.states[index], self._output)
+        self._add_mixer(index, parts.mixer)
         parts.attention_streams.add_inject(program, streams, self._output, read, self.middle)
         routing.streams.add_read(program, self.middle, read)
         routing.experts.add_logits(program, read.mixed, self.routed.logits)
@@ -198,6 +212,18 @@ class LayerProgram:
         if last:
             self.done.add(program)
         return LayerRanges(start=start, routed=routed, foreseen=foreseen, end=program.mark())
+
+    def _add_mixer(self, index: int, mixer: DeviceGatedDelta | DeviceAttention) -> None:
+        program, x, y = self.program, self._read.mixed, self._output
+        if isinstance(mixer, DeviceGatedDelta):
+            self.deltas[index] = delta = DeltaPlaces.of(program)
+            mixer.add(program, x, delta, y)
+            return
+        self.attentions[index] = attention = AttentionPlaces.of(program)
+        kind = mixer.launch_kind
+        if kind not in self._scratch:
+            self._scratch[kind] = mixer.scratch(program)
+        mixer.add(program, x, attention, y, token=self.token, scratch=self._scratch[kind])
 
     def _add_forecast(self, target: int, entering: Argument) -> None:
         """Append the forecast of a layer from the streams of the layer before."""
