@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     COMPILER is None or Backend.detect().kind == "cuda", reason="runs kernels on the host, with a C++ compiler"
 )
 
-COLUMNS = 96
+COLUMNS = 1056  # three steps, the last of a part of a warp
 
 
 def matrix(rows: int, bits: int, group_size: int) -> Projection:
@@ -37,7 +37,7 @@ def check(y: mx.array, stored: Projection, x: mx.array) -> None:
         scales, biases = stored.scales.astype(mx.float32), stored.biases.astype(mx.float32)
         weight = mx.dequantize(stored.weight, scales, biases, group_size=stored.group_size, bits=stored.bits)
     wanted = x.astype(mx.float32) @ weight.T
-    np.testing.assert_allclose(np.array(y.astype(mx.float32)), np.array(wanted), rtol=0.005, atol=0.001)
+    np.testing.assert_allclose(np.array(y.astype(mx.float32)), np.array(wanted), rtol=0.005, atol=0.005)
 
 
 @pytest.mark.parametrize("bits", [0, 4, 8])
@@ -68,7 +68,7 @@ def test_large_matrices_share_what_is_read_of_the_row(tmp_path: Path) -> None:
     packed, scales, biases = mx.quantize(random_row(8195, 64), group_size=64, bits=4)
     large = Projection(packed, scales=scales, biases=biases, bits=4, group_size=64)
     product = RowProducts([large])
-    assert product.spec.blocks == 257  # of eight warps with four rows each
+    assert product.spec.blocks == 513  # of eight warps with two rows each
     program = LaunchedKernels(EmulatedTarget(Emulator(tmp_path))).program()
     x, y = random_row(1, 64), program.scratch((1, 8195), mx.bfloat16)
     product.add(program, x, [y])

@@ -137,8 +137,12 @@ CHOOSE = """
   for (int i = 0; i < 8; i++) held[i] = bits_of(first + i);
   int turn = 0;
   auto sum = [](int value) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(0xffffffffu, value);
+#else
     for (int apart = 16; apart; apart /= 2) value += __shfl_xor_sync(0xffffffffu, value, apart);
     return value;
+#endif
   };
   auto reaching = [&](unsigned int least) {
     int count = 0;

@@ -14,7 +14,10 @@ WARPS = 8
 """Of a block."""
 
 SPREAD_ROWS = 4096
-"""A matrix of so many rows keeps a GPU busy with a warp for every two of them, and of twice as many with four."""
+"""A matrix of so many rows keeps a GPU busy with a warp for every two of them."""
+
+MOST_AHEAD = 10
+"""Pieces of rows that a thread asks for before it uses the first."""
 
 DENSE_BITS = 16
 
@@ -22,22 +25,51 @@ PRODUCT = """
   if (block >= 0 && block < BLOCKS_N) {
     // a warp for TOGETHER rows, which share what it reads of x; a dense matrix has 16 bits a value, and no scales
     const int first = (block * 8 + threadIdx.x / 32) * TOGETHER_N, lane = threadIdx.x % 32;
-    const unsigned int* packed = reinterpret_cast<const unsigned int*>(weight_N);
-    const __nv_bfloat16* dense = reinterpret_cast<const __nv_bfloat16*>(weight_N);
-    float dots[TOGETHER_N], values[16], weights[16];
+    float dots[TOGETHER_N], values[16];
     for (int i = 0; i < TOGETHER_N; i++) dots[i] = 0;
-    for (int chunk = lane; chunk < COLUMNS / 16; chunk += 32) {
-      slotstream_load(x + 16 * chunk, values);
-      const float total = slotstream_total(values);
-      for (int i = 0; i < TOGETHER_N; i++) {
-        const size_t row = first + i < ROWS_N ? first + i : ROWS_N - 1;
-        if (BITS_N == 16) {
+    if (BITS_N == 16) {
+      const __nv_bfloat16* dense = reinterpret_cast<const __nv_bfloat16*>(weight_N);
+      float weights[16];
+#pragma unroll
+      for (int step = 0; step < COLUMNS / 16; step += 32) {
+        const int chunk = step + lane;
+        if (chunk >= COLUMNS / 16) break;
+        slotstream_load(x + 16 * chunk, values);
+        for (int i = 0; i < TOGETHER_N; i++) {
+          const size_t row = first + i < ROWS_N ? first + i : ROWS_N - 1;
           slotstream_load(dense + row * COLUMNS + 16 * chunk, weights);
           for (int j = 0; j < 16; j++) dots[i] += weights[j] * values[j];
-        } else {
-          const size_t group = row * (COLUMNS / GROUP_N) + 16 * chunk / GROUP_N;
-          const float dot = slotstream_dot<BITS_N>(packed + row * (COLUMNS / 32 * BITS_N), chunk, values);
-          dots[i] += slotstream_float(scales_N[group]) * dot + slotstream_float(biases_N[group]) * total;
+        }
+      }
+    } else {
+      constexpr int STORED = BITS_N == 16 ? 4 : BITS_N;
+      const unsigned int* words = reinterpret_cast<const unsigned int*>(weight_N);
+      for (int step = 0; step < COLUMNS / 16; step += 32 * AHEAD_N) {
+        slotstream_packed<STORED> packed[AHEAD_N][TOGETHER_N];
+        __nv_bfloat16 scale[AHEAD_N][TOGETHER_N], bias[AHEAD_N][TOGETHER_N];
+#pragma unroll
+        for (int a = 0; a < AHEAD_N; a++) {
+          const int place = step + 32 * a + lane, chunk = place < COLUMNS / 16 ? place : 0;
+#pragma unroll
+          for (int i = 0; i < TOGETHER_N; i++) {
+            const size_t row = first + i < ROWS_N ? first + i : ROWS_N - 1;
+            const size_t group = row * (COLUMNS / GROUP_N) + 16 * chunk / GROUP_N;
+            packed[a][i] = slotstream_take<STORED>(words + row * (COLUMNS / 32 * STORED), chunk);
+            scale[a][i] = scales_N[group], bias[a][i] = biases_N[group];
+          }
+        }
+        __syncwarp();  // the compiler would wait for each before it asks for the next
+#pragma unroll
+        for (int a = 0; a < AHEAD_N; a++) {
+          const int place = step + 32 * a + lane, chunk = place < COLUMNS / 16 ? place : 0;
+          const float counts = place < COLUMNS / 16 ? 1.0f : 0.0f;
+          slotstream_load(x + 16 * chunk, values);
+          const float total = slotstream_total(values) * counts;
+#pragma unroll
+          for (int i = 0; i < TOGETHER_N; i++) {
+            const float dot = slotstream_dot(packed[a][i], values) * counts;
+            dots[i] += slotstream_float(scale[a][i]) * dot + slotstream_float(bias[a][i]) * total;
+          }
         }
       }
     }
@@ -69,12 +101,15 @@ class RowProducts:
         blocks, inputs = 0, ["x"]
         for number, matrix in enumerate(matrices):
             dense = matrix.scales is None
-            together = min(4, max(1, 2 * (matrix.out_features // SPREAD_ROWS)))
+            together = 2 if matrix.out_features >= SPREAD_ROWS else 1
+            steps = -(-constants["COLUMNS"] // (32 * CHUNK))
+            turns = -(-steps * together // MOST_AHEAD)
             own = {
                 "ROWS": matrix.out_features,
                 "BITS": DENSE_BITS if dense else matrix.bits,
                 "GROUP": constants["COLUMNS"] if dense else matrix.group_size,
                 "TOGETHER": together,
+                "AHEAD": -(-steps // turns),
                 "BLOCKS": -(-matrix.out_features // (WARPS * together)),
             }
             constants |= {f"{name}_{number}": value for name, value in own.items()}
