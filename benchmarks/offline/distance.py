@@ -2,26 +2,27 @@
 
 A token can take no less than the larger of two times: what computing it takes with every expert in a slot, and what
 reading its missed bytes takes at the bandwidth that the same reader reaches without any computation.  The build that
-holds everything and one with a pool live in one process and continue the same prompt in rotating order, the streamed
-one without reading ahead and with it; the ids must be equal.  One pool after the other is measured so.  They continue
-greedily, except on a synthetic checkpoint: random weights soon repeat themselves, and a pool then holds what is asked
-for, so there every round feeds fresh random tokens to pools that hold random records, the same for both modes, and the
-ids that would have been chosen are compared.  The bound of each build uses the bytes that it missed without reading
-ahead.  Reported is bound over measured time, so 1.0 is the limit, and what a token waited for records.  What is neither
-that wait nor the time of computing alone is named `rest`: the work of forecasts and of planning reads, and the cores
-that reading takes from computing.  Records that were missed, and those that were still on their way when asked for, are
-counted.
+holds everything and one with a pool live in one process and continue the same prompt side by side, a few tokens of
+one and a few of the other, once without reading ahead and once with it; the ids must be equal.  One pool after the
+other is measured so.  They continue greedily, except on a synthetic checkpoint: random weights soon repeat
+themselves, and a pool then holds what is asked for, so there every round feeds fresh random tokens to pools that hold
+random records, the same for both modes, and the ids that would have been chosen are compared.  The bound of each
+build uses the bytes that it missed without reading ahead.  Reported is bound over measured time, so 1.0 is the limit,
+with the 95% interval of its median over rounds, and what a token waited for records.  What is neither that wait nor
+the time of computing alone is named `rest`: the work of forecasts and of planning reads, and the cores that reading
+takes from computing.  Records that were missed, and those that were still on their way when asked for, are counted.
 
 With `--direct` there is a second bound.  On a virtual machine the disk may be served by the processor that computes, so
 that computing beside reads is slower than alone whoever asks for them.  Computing with every expert in a slot is
 therefore timed again while each build's reader brings as many records as that build missed, which nothing waits for,
 until both are done; the reader, the disk and the way past the page cache are the build's own.
 
-    python -m benchmarks.offline.distance [--model DIR | --demo | --layers N [--repacked | --moved]]
+    python -m benchmarks.offline.distance [--model DIR | [--demo | --layers N] [--repacked | --moved]]
         [--direct] [--record]
 
-Without `--model` or `--demo` a synthetic checkpoint with the published layer widths is written; its routing is uniform,
-so the pool hits no more often than it is large, which no trained model is so bad at.  What a token pays once, the first
+The demo is measured as a copy: as it was published, or with records that `--repacked` or `--moved` wrote.  Without
+`--model` or `--demo` a synthetic checkpoint with the published layer widths is written; its routing is uniform, so the
+pool hits no more often than it is large, which no trained model is so bad at.  What a token pays once, the first
 layer's wait and the output head, weighs more the fewer layers there are: the published model has 48.
 """
 
@@ -41,23 +42,33 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.demo import demo_directory
+from benchmarks.demo import demo_copy
 from benchmarks.offline.lookahead import Build, open_build
 from benchmarks.offline.wide_budget import WIDE_LAYERS, add_layers, layout_read, wide_checkpoint
+from benchmarks.pairing import Estimate, estimate
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.experts.lookahead import Mode
+from slotstream_core.experts.stats import ExpertStats
 from slotstream_core.generation.decoding import logits_row
 from slotstream_core.memory import drop_buffer_cache
 
 PROBE_RECORDS = 512
 
+BLOCK_TOKENS = 12
+"""Tokens after which the two builds of a comparison change over."""
+
 
 @dataclass
 class Rounds:
-    """What each round of one build measured in one mode; everything but the prompt's speed is a token's."""
+    """What each round of one build measured in one mode; everything but the prompt's speed is a token's.
+
+    Attributes:
+        whole_s: What the build that holds everything took meanwhile.
+    """
 
     prefill_tokens_per_s: list[float] = field(default_factory=list)
     token_s: list[float] = field(default_factory=list)
+    whole_s: list[float] = field(default_factory=list)
     processor_s: list[float] = field(default_factory=list)
     read_bytes: list[float] = field(default_factory=list)
     wait_s: list[float] = field(default_factory=list)
@@ -93,7 +104,9 @@ def main() -> None:
     values: dict[str, float] = {"rounds_with_different_ids": 0}
     rows: list[tuple[str, ...]] = []
     with ExitStack() as opened:
-        directory = demo_directory() if options.demo else options.model
+        directory = options.model
+        if options.demo:
+            directory = demo_copy(opened, options.directory, records=options.records)
         directory = directory or wide_checkpoint(opened, options.layers, options.directory, records=options.records)
         whole = open_build(opened, directory, 1.0, None, direct=options.direct)
         whole.experts.load_all()
@@ -108,6 +121,7 @@ def main() -> None:
         "layout": layout,
     }
     model = "demo" if options.demo else options.model.name if options.model else "wide"
+    kind = "" if layout == "stacked" else f"_{layout}"
     few = model != "wide" or options.layers == WIDE_LAYERS
     settings |= {"layers": options.layers} if model == "wide" else {"model": model}
     header = (
@@ -117,9 +131,9 @@ def main() -> None:
         "MB/tok",
         "bound ms",
         "measured",
-        "of the limit",
+        "of the limit (95%)",
         "beside reads",
-        "of that limit",
+        "of that limit (95%)",
         "wait",
         "rest",
         "processor",
@@ -129,7 +143,8 @@ def main() -> None:
     )
     report(
         BenchmarkResult(
-            benchmark=f"distance_{model}{'' if few else options.layers}{'_direct' if options.direct else ''}",
+            benchmark=f"distance_{model}{'' if few else options.layers}{kind if options.demo else ''}"
+            f"{'_direct' if options.direct else ''}",
             settings=settings,
             values=values,
         ),
@@ -165,18 +180,17 @@ def measure_share(
     """Compare a build that has slots for a share of the experts with the one that holds all; its memory goes again."""
     with ExitStack() as opened:
         build = open_build(opened, directory, share, None, direct=options.direct)
-        ways = [Way(whole, "off"), Way(build, "off"), Way(build, "on")]
-        if options.direct:
-            ways.append(Way(whole, "off", beside=build))
         bandwidth = statistics.median(read_alone(build) for _ in range(3))
         measured, disagreements = measure(
-            ways,
+            whole,
+            build,
+            direct=options.direct,
             prompt=options.prompt,
             tokens=options.tokens,
             rounds=options.rounds,
             greedy=options.demo or options.model is not None,
         )
-    del build, ways
+    del build
     gc.collect()
     drop_buffer_cache()
     found, lines = judge(measured, bandwidth)
@@ -216,70 +230,91 @@ def bring(build: Build, count: int) -> None:
 
 
 def measure(
-    ways: Sequence[Way], *, prompt: int, tokens: int, rounds: int, greedy: bool
+    whole: Build, build: Build, *, direct: bool, prompt: int, tokens: int, rounds: int, greedy: bool
 ) -> tuple[dict[str, Rounds], int]:
     """Run everything in rotating order; also return how often the ids differed.  The first round is not kept."""
-    measured = {way.name: Rounds() for way in ways}
-    missed: dict[float, int] = {}  # records of a round, by share
+    legs: list[tuple[Way, ...]] = [(Way(whole, "off"), Way(build, mode)) for mode in ("off", "on")]
+    if direct:
+        legs.append((Way(whole, "off", beside=build),))
+    measured = {way.name: Rounds() for leg in legs for way in leg}
+    missed = 0  # records of a round
     disagreements = 0
     rng = np.random.default_rng(0)
     for number in range(rounds + 1):
         ids = rng.integers(300, 4000, prompt).tolist()
         fed = None if greedy else rng.integers(300, 30_000, tokens).tolist()
         outputs = set()
-        for position in range(len(ways)):
-            way = ways[(number + position) % len(ways)]
-            if fed is not None and way.build.share < 1.0:
-                refill(way.build, way.build.experts.pool.slot_count, np.random.default_rng(number))
-            kept = measured[way.name] if number else Rounds()
-            if way.beside is None:
-                outputs.add(one_round(way, ids, fed, tokens, kept))
-                if way.mode == "off":
-                    missed[way.build.share] = round(kept.missed_records[-1] * tokens)
-            elif number:
-                reads = partial(bring, way.beside, missed[way.beside.share])
-                outputs.add(one_round(way, ids, fed, tokens, kept, reads))
+        for position in range(len(legs)):
+            leg = legs[(number + position) % len(legs)]
+            if fed is not None and leg[-1].build is build:
+                refill(build, build.experts.pool.slot_count, np.random.default_rng(number))
+            if leg[0].beside is not None and not number:
+                continue  # it is not known yet how much to read
+            replies = [Reply(way, ids, fed) for way in leg]
+            side_by_side(replies, tokens, partial(bring, build, missed) if leg[0].beside is not None else None)
+            outputs |= {tuple(reply.output) for reply in replies}
+            if leg[-1].build is build and leg[-1].mode == "off":
+                missed = replies[-1].traffic.misses
+            for reply in replies if number else ():
+                reply.note(measured[reply.way.name], beside=replies[0])
         if len(outputs) != 1:
             print(f"round {number}: the builds disagree about the ids")
             disagreements += 1
     return measured, disagreements
 
 
-def one_round(
-    way: Way,
-    ids: list[int],
-    fed: list[int] | None,
-    tokens: int,
-    rounds: Rounds,
-    beside: Callable[[], None] | None = None,
-) -> tuple[int, ...]:
-    """Read a prompt and continue it, greedily or with the tokens that are fed; note the times and return the ids.
+class Reply:
+    """A prompt that was read, and what follows it: greedily chosen, or the tokens that are fed."""
 
-    The time is that until `beside`, which runs meanwhile on a thread of its own, is done as well.
-    """
-    build, build.lookahead.mode = way.build, way.mode
-    reading = threading.Thread(target=beside or (lambda: None))
-    state = build.model.new_state()
-    started = time.perf_counter()
-    row = logits_row(build.model.forward(ids, state).logits)
-    read, processor, before = time.perf_counter(), time.process_time(), build.experts.stats
-    reading.start()
-    output = []
-    for number in range(tokens):
-        output.append(int(row.argmax()))
-        token = output[-1] if fed is None else fed[number]
-        row = logits_row(build.model.forward([token], state, decode=True).logits)
-    reading.join()
-    traffic = build.experts.stats.since(before)
-    rounds.token_s.append((time.perf_counter() - read) / tokens)
-    rounds.processor_s.append((time.process_time() - processor) / tokens)
-    rounds.prefill_tokens_per_s.append(len(ids) / (read - started))
-    rounds.read_bytes.append(traffic.bytes_read / tokens)
-    rounds.wait_s.append(traffic.wait_s / tokens)
-    rounds.missed_records.append(traffic.misses / tokens)
-    rounds.late_records.append(traffic.ahead_joined / tokens)
-    rounds.wasted_bytes.append(traffic.wasted_bytes / tokens)
-    return tuple(output)
+    def __init__(self, way: Way, ids: list[int], fed: list[int] | None) -> None:
+        self.way = way
+        self.output: list[int] = []
+        self.traffic = ExpertStats()
+        self.decode_s = self.processor_s = 0.0
+        self._fed = fed
+        self._state = way.build.model.new_state()
+        way.build.lookahead.mode = way.mode
+        started = time.perf_counter()
+        self._row = logits_row(way.build.model.forward(ids, self._state).logits)
+        self._prefill_tokens_per_s = len(ids) / (time.perf_counter() - started)
+
+    def advance(self, tokens: int, meanwhile: Callable[[], None] | None = None) -> None:
+        """Continue it by so many tokens.  The time is that until `meanwhile`, which has a thread, is done as well."""
+        build, reading = self.way.build, threading.Thread(target=meanwhile or (lambda: None))
+        build.lookahead.mode = self.way.mode
+        started, processor, before = time.perf_counter(), time.process_time(), build.experts.stats
+        reading.start()
+        for _ in range(tokens):
+            self.output.append(int(self._row.argmax()))
+            token = self.output[-1] if self._fed is None else self._fed[len(self.output) - 1]
+            self._row = logits_row(build.model.forward([token], self._state, decode=True).logits)
+        reading.join()
+        self.decode_s += time.perf_counter() - started
+        self.processor_s += time.process_time() - processor
+        self.traffic = self.traffic.plus(build.experts.stats.since(before))
+
+    def note(self, rounds: Rounds, beside: Reply) -> None:
+        """Add what it took to a way's rounds, and what another one took at the same time."""
+        tokens, traffic = len(self.output), self.traffic
+        rounds.token_s.append(self.decode_s / tokens)
+        rounds.whole_s.append(beside.decode_s / tokens)
+        rounds.processor_s.append(self.processor_s / tokens)
+        rounds.prefill_tokens_per_s.append(self._prefill_tokens_per_s)
+        rounds.read_bytes.append(traffic.bytes_read / tokens)
+        rounds.wait_s.append(traffic.wait_s / tokens)
+        rounds.missed_records.append(traffic.misses / tokens)
+        rounds.late_records.append(traffic.ahead_joined / tokens)
+        rounds.wasted_bytes.append(traffic.wasted_bytes / tokens)
+
+
+def side_by_side(replies: Sequence[Reply], tokens: int, meanwhile: Callable[[], None] | None) -> None:
+    """Continue replies a few tokens at a time, in turn and in alternating order; a single one all at once."""
+    if len(replies) == 1:
+        replies[0].advance(tokens, meanwhile)
+        return
+    for number, first in enumerate(range(0, tokens, BLOCK_TOKENS)):
+        for reply in replies if number % 2 else reversed(replies):
+            reply.advance(min(BLOCK_TOKENS, tokens - first))
 
 
 def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, float], list[tuple[str, ...]]]:
@@ -296,6 +331,7 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
             statistics.median(measured[name.removesuffix("on") + "off"].read_bytes) if name.endswith("on") else read
         )
         bound_s = max(compute_s, missed / bandwidth)
+        of_limit = share_of([max(alone_s, missed / bandwidth) for alone_s in rounds.whole_s], rounds)
         records, late = statistics.median(rounds.missed_records), statistics.median(rounds.late_records)
         wasted = statistics.median(rounds.wasted_bytes)
         values |= {
@@ -308,12 +344,16 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
             f"{name} missed_records_per_token": records,
             f"{name} late_records_per_token": late,
             f"{name} wasted_bytes_per_token": wasted,
-            f"{name} of_the_limit": bound_s / token_s,
         }
+        values |= with_interval(f"{name} of_the_limit", of_limit)
         beside = measured.get(f"{name.partition(',')[0]}, beside")
-        beside_s = statistics.median(beside.token_s) if beside is not None else None
-        if beside_s is not None:
-            values |= {f"{name} beside_s_per_token": beside_s, f"{name} of_the_limit_beside_reads": beside_s / token_s}
+        shown = ("", "")
+        if beside is not None:
+            beside_s = statistics.median(beside.token_s)
+            of_beside = share_of(beside.token_s, rounds)
+            values |= {f"{name} beside_s_per_token": beside_s}
+            values |= with_interval(f"{name} of_the_limit_beside_reads", of_beside)
+            shown = (f"{beside_s * 1e3:.1f}", of_beside.shown(2))
         rows.append(
             (
                 name,
@@ -322,9 +362,8 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
                 f"{read / 1e6:.1f}",
                 f"{bound_s * 1e3:.1f}",
                 f"{token_s * 1e3:.1f}",
-                f"{bound_s / token_s:.2f}",
-                "" if beside_s is None else f"{beside_s * 1e3:.1f}",
-                "" if beside_s is None else f"{beside_s / token_s:.2f}",
+                of_limit.shown(2),
+                *shown,
                 f"{wait_s * 1e3:.1f}",
                 f"{(token_s - wait_s - compute_s) * 1e3:.1f}",
                 f"{processor_s * 1e3:.1f}",
@@ -334,6 +373,16 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
             )
         )
     return values, rows
+
+
+def share_of(bounds_s: Sequence[float], rounds: Rounds) -> Estimate:
+    """Return what of each round's time its bound was."""
+    return estimate([bound_s / token_s for bound_s, token_s in zip(bounds_s, rounds.token_s, strict=True)])
+
+
+def with_interval(name: str, share: Estimate) -> dict[str, float]:
+    """Return the values to keep of a share."""
+    return {name: share.median, f"{name}_low": share.low, f"{name}_high": share.high}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """What reading experts ahead does for decode: never, always, and where trials find it faster.
 
-For each share of the experts in slots one model answers the same prompts greedily in three ways in rotating order:
-without the lookahead, with it in every pass, and with the automatic choice, which has decided before the first counted
-round.  The ids must be equal.  Medians over rounds are compared, with the counters that explain them.
+For each share of the experts in slots one model answers the same prompts greedily in four ways: without the lookahead,
+with it in every pass, with the automatic choice, which has decided before the first counted round, and without once
+more, so that it shows what two equal ways differ by.  In four rounds every way comes once after each other one, since
+one may leave the machine slower for the next.  The ids must be equal.  Ratios are taken within rounds; their medians
+are given with their 95% intervals, and with the counters that explain them.
 
     python -m benchmarks.offline.lookahead [--model DIR | --layers N [--repacked | --moved]] [--correction FILE]
         [--direct] [--record]
@@ -23,6 +25,7 @@ from pathlib import Path
 
 from benchmarks.demo import demo_directory
 from benchmarks.offline.wide_budget import add_layers, layout_read, wide_checkpoint
+from benchmarks.pairing import estimate
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.corrections import Correction, read_correction
@@ -44,20 +47,37 @@ from slotstream_core.text.messages import ChatMessage
 from slotstream_core.text.template import ChatTemplate
 from slotstream_core.text.tokenizer import Tokenizer
 
-MODES: tuple[Mode, ...] = ("off", "on", "auto")
+WAYS: dict[str, Mode] = {"off": "off", "on": "on", "auto": "auto", "off again": "off"}
+ORDERS = (
+    ("off", "on", "off again", "auto"),
+    ("on", "auto", "off", "off again"),
+    ("auto", "off again", "on", "off"),
+    ("off again", "off", "auto", "on"),
+)
+"""Within these rounds each way comes once after each other one."""
+
 TRIAL_PASSES = BLOCK * BLOCKS
 
 
 @dataclass(kw_only=True)
 class Build:
-    """A model whose pool holds a share of its experts."""
+    """A model whose pool holds a share of its experts.
+
+    Attributes:
+        rates: Tokens a second of every round, by way.
+        traffic: What the pool did, by way.
+    """
 
     share: float
     model: Qwen4ExpModel
     experts: StreamedExperts
     lookahead: Lookahead
-    rates: dict[Mode, list[float]] = field(default_factory=lambda: {mode: [] for mode in MODES})
-    traffic: dict[Mode, ExpertStats] = field(default_factory=lambda: {mode: ExpertStats() for mode in MODES})
+    rates: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
+    traffic: dict[str, ExpertStats] = field(default_factory=lambda: {way: ExpertStats() for way in WAYS})
+
+    def of_off(self, way: str) -> list[float]:
+        """How fast it was in each round next to `off` in the same one."""
+        return [rate / off for rate, off in zip(self.rates[way], self.rates["off"], strict=True)]
 
 
 def main() -> None:
@@ -68,7 +88,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")
     parser.add_argument("--correction", type=Path, help="a correction file (default: the checkpoint's own, if any)")
     parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=16, help="a multiple of four puts every way after each other one")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.125, 0.25, 0.5], help="of the experts, in slots")
     parser.add_argument("--direct", action="store_true", help="read past the page cache")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
@@ -98,7 +118,7 @@ def main() -> None:
     header = (
         "pool, lookahead",
         "tok/s",
-        "of off",
+        "of off (95%)",
         "hits",
         "read MB/tok",
         "wasted MB/tok",
@@ -161,12 +181,11 @@ def measure(build: Build, prompts: Sequence[list[int]], *, tokens: int, rounds: 
     for number in range(rounds):
         ids = prompts[number % len(prompts)]
         outputs = set()
-        for turn in range(len(MODES)):
-            mode = MODES[(turn + number) % len(MODES)]
-            build.lookahead.mode = mode
+        for way in ORDERS[number % len(ORDERS)]:
+            build.lookahead.mode = WAYS[way]
             rate, traffic, output = decode(build, ids, tokens)
-            build.rates[mode].append(rate)
-            build.traffic[mode] = build.traffic[mode].plus(traffic)
+            build.rates[way].append(rate)
+            build.traffic[way] = build.traffic[way].plus(traffic)
             outputs.add(output)
         if len(outputs) != 1:
             raise SystemExit(f"round {number}: the ids depend on the lookahead")
@@ -186,11 +205,11 @@ def decode(build: Build, ids: list[int], tokens: int) -> tuple[float, ExpertStat
 
 def judge(build: Build, tokens: int, values: dict[str, float], rows: list[tuple[str, ...]]) -> None:
     """Add the values to keep and the rows to print."""
-    without = statistics.median(build.rates["off"])
-    for mode in MODES:
-        rate, traffic = statistics.median(build.rates[mode]), build.traffic[mode]
+    for way in WAYS:
+        rate, traffic = statistics.median(build.rates[way]), build.traffic[way]
         used = (traffic.ahead_used + traffic.ahead_joined) / max(1, traffic.ahead_records)
-        label = f"{build.share:.1%} {mode}"
+        label, of_off = f"{build.share:.1%} {way}", estimate(build.of_off(way))
+        values |= of_off.values(f"{label} speed_ratio")
         values |= {
             f"{label} decode_tokens_per_s": rate,
             f"{label} hit_rate": traffic.hit_rate,
@@ -203,7 +222,7 @@ def judge(build: Build, tokens: int, values: dict[str, float], rows: list[tuple[
             (
                 label,
                 f"{rate:.2f}",
-                f"{rate / without:.3f}",
+                of_off.shown(3),
                 f"{traffic.hit_rate:.1%}",
                 f"{traffic.bytes_read / tokens / 1e6:.2f}",
                 f"{traffic.wasted_bytes / tokens / 1e6:.2f}",

@@ -14,6 +14,9 @@ second is timed. Medians over the rounds are compared.
 - llama.cpp: Q4_0 experts of as many bytes, mapped. With every expert in memory also with its weights repacked, which
   copies them and so needs them to fit.
 - mlx-lm: affine 4-bit with float32 scales; it loads whole arrays, so that it is killed where they do not fit.
+
+An engine that the group killed has no speed: the result has no number for it, and its settings say that it was killed
+and how much it held of what was allowed.
 """
 
 from __future__ import annotations
@@ -107,6 +110,7 @@ def main() -> None:
         geometry = ModelGeometry.from_checkpoint(models.ours, compute="float32")
         table: list[tuple[str, ...]] = []
         values: dict[str, float] = dict(sizes)
+        killed: dict[str, str] = {}
         for share in options.shares:
             slots_bytes = int(geometry.total_experts * geometry.slot_bytes * share)
             limit_bytes = slots_bytes + int(options.beside_gb * 1e9)
@@ -114,8 +118,14 @@ def main() -> None:
             contestants = line_up(models, plan_path, options, share)
             compete(cage, contestants, limit_bytes, options.rounds)
             judge(contestants, share, limit_bytes, options.tokens, values, table)
-    settings = {"layers": options.layers, "tokens": options.tokens, "rounds": options.rounds}
-    settings |= {"beside_gb": options.beside_gb}
+            killed |= why_killed(contestants, share, limit_bytes)
+    settings: dict[str, int | float | str] = {
+        "layers": options.layers,
+        "tokens": options.tokens,
+        "rounds": options.rounds,
+        "beside_gb": options.beside_gb,
+        **killed,
+    }
     header = ("limit, engine", "decode tok/s", "of pool's", "read GB a run", "peak GB", "processor s", "wall s")
     report(
         BenchmarkResult(benchmark="peers", settings=settings, values=values),
@@ -253,22 +263,35 @@ def judge(
             "processor_s": statistics.median(run.processor_s for run in contestant.runs),
             "wall_s": statistics.median(run.wall_s for run in contestant.runs),
         }
-        rate = 0.0
+        rate, of_own = "killed", ""
         if not contestant.killed:
-            rate = statistics.median(tokens / decode_s(run) for run in contestant.runs)
-        values[f"{label} decode_tokens_per_s"] = rate
+            speed = statistics.median(tokens / decode_s(run) for run in contestant.runs)
+            values[f"{label} decode_tokens_per_s"] = speed
+            rate, of_own = f"{speed:.2f}", f"{speed / own:.2f}"
         values |= {f"{label} {name}": value for name, value in measured.items()}
         table.append(
             (
                 f"{limit_bytes / 1e9:.2f} GB ({share:.1%}), {contestant.name}",
-                "killed" if contestant.killed else f"{rate:.2f}",
-                f"{rate / own:.2f}",
+                rate,
+                of_own,
                 f"{measured['read_bytes'] / 1e9:.2f}",
                 f"{measured['peak_bytes'] / 1e9:.2f}",
                 f"{measured['processor_s']:.1f}",
                 f"{measured['wall_s']:.1f}",
             )
         )
+
+
+def why_killed(contestants: Sequence[Contestant], share: float, limit_bytes: int) -> dict[str, str]:
+    """Return what a result says of those who were killed, by share and name."""
+    return {
+        f"{share:.1%} {contestant.name}": (
+            f"killed by the memory group: it held {contestant.runs[-1].peak_bytes / 1e9:.2f} GB of "
+            f"{limit_bytes / 1e9:.2f} allowed and needed more"
+        )
+        for contestant in contestants
+        if contestant.killed
+    }
 
 
 if __name__ == "__main__":

@@ -13,21 +13,18 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from benchmarks.demo import Records, write_records
 from benchmarks.recording import BenchmarkResult, format_table, report
 from slotstream_core.checkpoint.synthesis import PUBLISHED, write_synthetic
 from slotstream_core.experts.layout import ExpertLayout
-from slotstream_core.experts.moving import move_experts
-from slotstream_core.experts.repacking import repack_checkpoint
 from slotstream_core.testing import write_tokenizer
 from slotstream_planner import ModelGeometry
 from slotstream_planner.moved import MOVED_NAME
 
 WIDE_LAYERS = 4
 """Of a wide checkpoint unless a command line says otherwise; results of others have names of their own."""
-
-Records = Literal["none", "beside", "instead"]
 
 SMALLER = {"vocab_size": 32_000, "ngram_vocab_size_base": 20_000, "eos_token_id": 256}
 """What is not of the published size: vocabulary and n-gram table."""
@@ -94,10 +91,7 @@ def wide_checkpoint(opened: ExitStack, layers: int, parent: Path | None, *, reco
     directory = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=parent))) / "wide"
     write_synthetic(directory, widths(layers), 0, bits=4)
     write_tokenizer(directory)
-    if records == "beside":
-        repack_checkpoint(directory)
-    elif records == "instead":
-        move_experts(directory)
+    write_records(directory, records)
     return directory
 
 

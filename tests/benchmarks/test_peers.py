@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from benchmarks.cages import Caged, CageUnavailable, forget_pages, memory_cage
 from benchmarks.offline.peer_models import ExpertShape, write_gguf, write_mlx_lm
-from benchmarks.offline.peers import Contestant, decode_s, judge
+from benchmarks.offline.peers import Contestant, decode_s, judge, why_killed
 
 SHAPE = ExpertShape(layers=2, experts=8, chosen=2, hidden=128, width=64, vocabulary=320)
 
@@ -136,5 +136,9 @@ def test_a_killed_engine_has_no_speed_and_says_so() -> None:
     table: list[tuple[str, ...]] = []
     judge([pool, other], 0.25, 2 * 10**9, 16, values, table)
     assert values["25.0% pool decode_tokens_per_s"] == 4.0
-    assert values["25.0% mlx-lm decode_tokens_per_s"] == 0.0
-    assert table[1][:3] == ("2.00 GB (25.0%), mlx-lm", "killed", "0.00")
+    assert "25.0% mlx-lm decode_tokens_per_s" not in values
+    assert values["25.0% mlx-lm wall_s"] == 2.0
+    assert table[1][:3] == ("2.00 GB (25.0%), mlx-lm", "killed", "")
+    assert why_killed([pool, other], 0.25, 2 * 10**9) == {
+        "25.0% mlx-lm": "killed by the memory group: it held 1.00 GB of 2.00 allowed and needed more"
+    }

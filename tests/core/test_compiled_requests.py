@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -14,12 +13,10 @@ from slotstream_core.errors import ExpertReadError, NativeError, PoolError
 from slotstream_core.experts.leases import AheadLimits, PoolLease
 from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader
-from slotstream_core.experts.residency import Count
 from slotstream_core.experts.tickets import CompiledTickets, Tickets
 from slotstream_core.native.binding import library_path
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
-from tests.core.test_compiled_tickets import Wandering, both
-from tests.core.test_residency import state_of
+from tests.core.twin_pools import Twin, Wandering, both
 
 pytestmark = [
     pytest.mark.skipif(library_path() is None, reason="installed without a compiler"),
@@ -27,8 +24,6 @@ pytestmark = [
 ]
 
 LAYERS, EXPERTS, SLOTS, MOST = 2, 16, 14, 4
-TIMES = (Count.READ_NS, Count.WAIT_NS)
-IDLE = threading.Event()  # never set
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +32,12 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExpertFile]:
         yield opened
 
 
-class Twin:
-    """One of several pools that are treated alike: one lane reads what is asked for, another ahead."""
+class Asking(Twin):
+    """One lane reads what is asked for, another ahead."""
 
     def __init__(self, opened: ExitStack, source: ScriptedSource, *, native: bool) -> None:
-        self.source = source
         reader = opened.enter_context(ExpertReader(source, lane_count=1, ahead_lane_count=1, native=native))
-        self.pool = SlotPool(reader, slot_count=SLOTS)
-        self.leases: list[PoolLease] = []
+        super().__init__(source, SlotPool(reader, slot_count=SLOTS))
 
     def hold_reads_back(self) -> None:
         """From now on a lane stops at its first read."""
@@ -80,9 +73,7 @@ class Twin:
                 outcomes.append("came")
                 self._check_bytes(lease)
         self.pool._under_way.finish()
-        while self.pool._tickets.being_read:
-            IDLE.wait(0.0005)
-            self.pool._tickets.settle()
+        self.finish_tickets()
         return outcomes
 
     def _check_bytes(self, lease: PoolLease) -> None:
@@ -94,11 +85,6 @@ class Twin:
                     wanted = bytearray(layout.kinds[kind].disk_bytes)
                     ScriptedSource.__base__.read(self.source, fd, [memoryview(wanted)], offset)  # type: ignore[union-attr]
                     assert self.pool.slots.views[kind][slot].tobytes() == wanted
-
-    def books(self) -> tuple[object, ...]:
-        self.pool.check_integrity()
-        counts = [value for count, value in enumerate(self.pool._residency.counts) if count not in TIMES]
-        return state_of(self.pool._residency), counts, self.pool._tickets.slots
 
 
 def some(rng: np.random.Generator, most: int) -> list[int]:
@@ -112,9 +98,9 @@ def test_requests_of_any_kind_leave_the_same_books(stored: ExpertFile, seed: int
     seen = set()
     with ExitStack() as opened:
         twins = [
-            Twin(opened, ScriptedSource(stored.layout()), native=True),
-            Twin(opened, Wandering(stored.layout()), native=True),
-            Twin(opened, ScriptedSource(stored.layout()), native=False),
+            Asking(opened, ScriptedSource(stored.layout()), native=True),
+            Asking(opened, Wandering(stored.layout()), native=True),
+            Asking(opened, ScriptedSource(stored.layout()), native=False),
         ]
         assert [type(twin.pool._tickets) for twin in twins] == [CompiledTickets, Tickets, Tickets]
 
@@ -136,22 +122,20 @@ def test_requests_of_any_kind_leave_the_same_books(stored: ExpertFile, seed: int
                 twin.hold_reads_back()
             if rng.integers(2):
                 all_of(lambda twin: twin.read_ahead(layer, named))  # noqa: B023 - called at once
-            all_of(Twin.books)
+            all_of(Asking.books)
             for experts in asked:
                 all_of(lambda twin: twin.request(layer, experts))  # noqa: B023 - called at once
-                all_of(Twin.books)
+                all_of(Asking.books)
             if drops:
                 all_of(lambda twin: twin.pool.drop_tickets())
             if gives_up < 2:
                 all_of(lambda twin: twin.leases.pop(gives_up).release())  # noqa: B023 - called at once
                 seen.add("given up")
             all_of(lambda twin: [loading.batch.cancelled for loading in twin.pool._under_way._loadings])
-            seen.update(all_of(Twin.finish))
-            all_of(Twin.books)
-            for twin in twins:
-                while twin.leases:
-                    twin.leases.pop().release()
-            all_of(Twin.books)
+            seen.update(all_of(Asking.finish))
+            all_of(Asking.books)
+            all_of(Asking.release_all)
+            all_of(Asking.books)
         stats = twins[0].pool.stats
         assert {"came", "given up"} < seen  # and errors
         assert min(stats.ahead_joined, stats.ahead_retracted, stats.ahead_wasted, stats.wasted_bytes) > 0
@@ -160,7 +144,7 @@ def test_requests_of_any_kind_leave_the_same_books(stored: ExpertFile, seed: int
 
 def test_a_request_that_joins_a_read_waits_for_it_and_fails_with_it(stored: ExpertFile) -> None:
     with ExitStack() as opened:
-        twin = Twin(opened, ScriptedSource(stored.layout()), native=True)
+        twin = Asking(opened, ScriptedSource(stored.layout()), native=True)
         twin.source.failing = {(1, 2)}
         twin.hold_reads_back()
         first, second = twin.request(1, [2, 6]), twin.request(1, [6, 2, 9])
@@ -180,7 +164,7 @@ def test_a_request_that_was_interrupted_leaves_no_record_that_seems_to_come(
         raise KeyboardInterrupt
 
     with ExitStack() as opened:
-        pool = Twin(opened, ScriptedSource(stored.layout()), native=True).pool
+        pool = Asking(opened, ScriptedSource(stored.layout()), native=True).pool
         with monkeypatch.context() as patch:
             patch.setattr(pool._under_way, "note", interrupt)
             with pytest.raises(KeyboardInterrupt):
@@ -207,7 +191,7 @@ def test_reads_that_cannot_be_planned_leave_nothing_held(stored: ExpertFile) -> 
 
     with ExitStack() as opened:
         source = Misplaced(stored.layout())
-        twin = Twin(opened, source, native=True)
+        twin = Asking(opened, source, native=True)
         with pytest.raises(NativeError, match="planning reads"):
             twin.pool.request(0, [1, 2])
         twin.pool.check_integrity()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +11,14 @@ import pytest
 
 from slotstream_core.errors import ExpertReadError, PoolError
 from slotstream_core.experts.confidence import RankConfidence
-from slotstream_core.experts.leases import AheadLimits, PoolLease
+from slotstream_core.experts.leases import AheadLimits
 from slotstream_core.experts.lookahead import Lookahead
 from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader
-from slotstream_core.experts.residency import Count
 from slotstream_core.experts.tickets import CompiledTickets, Forecast, Tickets
 from slotstream_core.native.binding import library_path
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
-from tests.core.test_residency import state_of
+from tests.core.twin_pools import Twin, Wandering, both
 
 pytestmark = [
     pytest.mark.skipif(library_path() is None, reason="installed without a compiler"),
@@ -29,16 +26,6 @@ pytestmark = [
 ]
 
 LAYERS, EXPERTS, SLOTS, RANKS = 3, 12, 14, 6
-TIMES = (Count.READ_NS, Count.WAIT_NS)
-IDLE = threading.Event()  # never set
-
-
-class Wandering(ScriptedSource):
-    """Does not say where records always lie, so that tickets are Python's."""
-
-    @property
-    def strides(self) -> None:  # type: ignore[override]
-        return None
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +39,11 @@ def open_pool(opened: ExitStack, source: ScriptedSource) -> SlotPool:
     return SlotPool(reader, slot_count=SLOTS)
 
 
-class Twin:
-    """One of two pools that are treated alike, with what its forecasts are believed."""
+class Foreseeing(Twin):
+    """With what its forecasts are believed."""
 
     def __init__(self, opened: ExitStack, source: ScriptedSource) -> None:
-        self.source = source
-        self.pool = open_pool(opened, source)
-        self.leases: list[PoolLease] = []
+        super().__init__(source, open_pool(opened, source))
         self.beliefs = {
             (layer, distance): RankConfidence(ranks=RANKS, top=3) for layer in range(LAYERS) for distance in (0, 1)
         }
@@ -68,9 +53,7 @@ class Twin:
         confidence = self.beliefs[layer, distance]
         ranked, issued = self.pool.foresee(layer, logits, confidence, least=0.4, issue_limit=5, limits=limits)
         self.forecasts[layer].append((confidence, ranked))
-        while self.pool._tickets.being_read:
-            IDLE.wait(0.0005)
-            self.pool._tickets.settle()
+        self.finish_tickets()
         return ranked.tolist(), issued
 
     def request(self, layer: int, ids: npt.NDArray[np.int32]) -> object:
@@ -88,23 +71,15 @@ class Twin:
         return lease.slots.tolist()
 
     def books(self) -> tuple[object, ...]:
-        self.pool.check_integrity()
-        counts = [value for count, value in enumerate(self.pool._residency.counts) if count not in TIMES]
         shares = {name: belief.shares.tolist() for name, belief in self.beliefs.items()}
-        tickets = self.pool._tickets.slots
-        return state_of(self.pool._residency), counts, shares, tickets, self.pool._tickets.being_read
-
-
-def both(results: list[Any]) -> Any:
-    assert results[0] == results[1]
-    return results[0]
+        return *super().books(), shares, self.pool._tickets.being_read
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_order_of_forecasts_and_requests_leaves_the_books_as_python_does(stored: ExpertFile, seed: int) -> None:
     rng = np.random.default_rng(seed)
     with ExitStack() as opened:
-        twins = [Twin(opened, source(stored.layout())) for source in (ScriptedSource, Wandering)]
+        twins = [Foreseeing(opened, source(stored.layout())) for source in (ScriptedSource, Wandering)]
         assert [type(twin.pool._tickets) for twin in twins] == [CompiledTickets, Tickets]
         seen = set()
         for _ in range(300):
@@ -128,9 +103,8 @@ def test_any_order_of_forecasts_and_requests_leaves_the_books_as_python_does(sto
                 for twin in twins:
                     twin.pool.drop_tickets()
             else:
-                while twins[0].leases:
-                    for twin in twins:
-                        twin.leases.pop().release()
+                for twin in twins:
+                    twin.release_all()
             both([twin.books() for twin in twins])
         stats = twins[0].pool.stats
         assert {"granted", "failed"} <= seen
@@ -143,7 +117,7 @@ def test_logits_that_are_no_numbers_are_ranked_as_python_ranks_them(stored: Expe
     values = np.array([np.nan, -np.nan, -np.inf, np.inf, -1.0, 0.0, -0.0, 1.0], np.float32)
     limits = AheadLimits(reserved=6, in_flight=6, spare=0)
     with ExitStack() as opened:
-        twins = [Twin(opened, source(stored.layout())) for source in (ScriptedSource, Wandering)]
+        twins = [Foreseeing(opened, source(stored.layout())) for source in (ScriptedSource, Wandering)]
         assert [type(twin.pool._tickets) for twin in twins] == [CompiledTickets, Tickets]
         for _ in range(100):
             logits = rng.choice(values, (2, EXPERTS))

@@ -21,6 +21,7 @@ from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.native import NativeLibrary
 from slotstream_core.native.binding import library_path
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
+from tests.core.twin_pools import state_of
 
 pytestmark = [
     pytest.mark.skipif(library_path() is None, reason="installed without a compiler"),
@@ -50,20 +51,6 @@ class Elsewhere(StoredExperts):
 def left_to_lanes(lease: PoolLease) -> list[tuple[int, int]]:
     """The records, by layer and expert, that a request waits for."""
     return [(record.layer, record.expert) for loading in lease.waits for record in loading.batch.records]
-
-
-def state_of(residency: Residency) -> tuple[object, ...]:
-    return (
-        residency.slot_of.tolist(),
-        residency.coming.tolist(),
-        bytes(residency.marks),
-        residency.uses.tolist(),
-        residency.key_of.tolist(),
-        residency.holds.tolist(),
-        bytes(residency.clock.referenced),
-        list(residency.free),
-        residency.counts[: Count.READ_NS].tolist(),  # those after it are times
-    )
 
 
 def test_ten_thousand_requests_leave_the_same_books_as_python(stored: ExpertFile) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,11 +15,11 @@ from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.streamed import StreamedExperts
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file
 from tests.core.test_pool import assert_slot_holds, assert_slots_hold
+from tests.core.twin_pools import finish_tickets
 
 pytestmark = pytest.mark.usefixtures("lanes")
 
 NOTHING = np.empty(0, np.int32)
-IDLE = threading.Event()  # never set
 LIMITS = AheadLimits(reserved=4, in_flight=4, spare=2)
 
 
@@ -38,9 +37,7 @@ def finish_reads(pool: SlotPool) -> None:
     """Wait for everything under way, whoever asked for it."""
     for loading in list(pool._under_way._loadings):
         loading.batch.done.wait()
-    while pool._tickets.being_read:
-        IDLE.wait(0.001)
-        pool._tickets.settle()
+    finish_tickets(pool)
 
 
 def use(experts: StreamedExperts, layer: int, ids: list[int]) -> PoolLease:
