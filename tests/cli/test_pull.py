@@ -204,6 +204,15 @@ def test_first_use_unpacks_the_demo_without_asking(packaged: Packaged, tmp_path:
     assert ensure_downloaded(find_model("demo"), PullOptions()) == directory
 
 
+def test_a_demo_whose_experts_cannot_be_written_as_records_is_used_as_it_is(
+    packaged: Packaged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert same_files(packaged.model, choose_model("demo").directory)  # no model: its configuration is random bytes
+    said = capsys.readouterr().err
+    assert "its experts are read from its stacked tensors" in said
+    assert "config.json" in said
+
+
 def test_a_command_that_needs_the_demo_unpacks_it(packaged: Packaged) -> None:
     assert same_files(packaged.model, choose_model("demo").directory)
     assert choose_model(None).name == "demo"

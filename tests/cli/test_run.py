@@ -139,6 +139,21 @@ def test_without_the_real_model_the_demo_is_chosen_and_says_so(monkeypatch: pyte
     assert "slotstream pull" in choice.note
 
 
+def test_the_demo_of_a_first_use_reads_each_expert_at_once(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLOTSTREAM_ROOT_DIR", str(tmp_path))
+    first = invoke("run", "--prompt", "What is 2 plus 3?", "--greedy", "--max-tokens", "8")
+    assert first.exit_code == 0, first.stderr
+    assert "unpacking the model demo" in first.stderr
+    assert "experts are read from repacked records, one read each" in first.stderr
+    monkeypatch.setenv("SLOTSTREAM_REPACKED", "0")
+    stacked = invoke("run", "--prompt", "What is 2 plus 3?", "--greedy", "--max-tokens", "8")
+    assert "unpacking" not in stacked.stderr
+    assert "experts are read from stacked tensors" in stacked.stderr
+    assert stacked.stdout == first.stdout
+
+
 def test_an_installed_real_model_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLOTSTREAM_ROOT_DIR", str(tmp_path))
     directory = tmp_path / "models" / "qwen38-flash-next-mlx-4bit"

@@ -220,8 +220,9 @@ def ensure_downloaded(
 ) -> pathlib.Path:
     """Return the model's directory, offering the download when it is not there.
 
-    The demo model is unpacked without a question: it came with the installation.  Anything else is asked for on a
-    terminal and never downloaded without one.
+    The demo model is unpacked without a question, since it came with the installation, and its experts are written as
+    records, too, of which one takes a third of the time to read.  Anything else is asked for on a terminal and never
+    downloaded without one.
 
     Raises:
         click.ClickException: Without a terminal, with the command to run; or when the person declines.
@@ -244,4 +245,9 @@ def ensure_downloaded(
             raise click.exceptions.Exit(INTERRUPTED) from None
         if not agreed:
             raise click.ClickException(f"nothing was downloaded; {advice}")
-    return download(model, target, options).directory
+    directory = download(model, target, options).directory
+    if model.is_bundled:
+        from slotstream_cli.repacking import write_records  # brings mlx: only when needed
+
+        write_records(directory)
+    return directory

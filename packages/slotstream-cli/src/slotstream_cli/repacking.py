@@ -7,6 +7,7 @@ import click
 
 from slotstream_cli.converting import shown_progress
 from slotstream_cli.failures import INTERRUPTED
+from slotstream_core.errors import CheckpointError
 from slotstream_core.experts.moving import move_experts, move_report_document, restore_experts
 from slotstream_core.experts.repacking import repack_checkpoint, report_document
 
@@ -34,6 +35,14 @@ def repack(model: Path, output: Path | None, *, as_json: bool) -> None:
         click.echo(f"-- {report.link} leads there", err=True)
     if as_json:
         click.echo(json.dumps(report_document(report), indent=2))
+
+
+def write_records(model: Path) -> None:
+    """Write a small checkpoint's experts as records, saying nothing unless that fails; it can be used all the same."""
+    try:
+        repack_checkpoint(model)
+    except CheckpointError as error:
+        click.echo(f"-- its experts are read from its stacked tensors: {error}", err=True)
 
 
 def move(model: Path, *, back: bool, as_json: bool) -> None:
