@@ -225,6 +225,9 @@ class RecordedExperts:
         self.requests.append(tuple(layer * self.group_limit + int(expert) for expert in np.unique(experts)))
         return self._inner.request(layer, experts)
 
+    def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> Lease:
+        return self.request(layer, experts, threads=threads)
+
 
 def main() -> None:
     """Run from the command line."""

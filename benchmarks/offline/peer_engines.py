@@ -84,6 +84,10 @@ class MappedExperts:
             job.result()
         return ResidentLease((first + places).astype(np.int32).reshape(np.shape(experts)))
 
+    def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> ResidentLease:
+        """See `Experts.visit`; as `request`."""
+        return self.request(layer, experts, threads=threads)
+
     def _copy(self, layer: int, expert: int, slot: int) -> None:
         for index, (piece, kind) in enumerate(zip(self.layout.layers[layer], self.layout.kinds, strict=True)):
             start = piece.offset + expert * kind.disk_bytes

@@ -157,6 +157,25 @@ def test_a_request_that_joins_a_read_waits_for_it_and_fails_with_it(stored: Expe
         twin.pool.check_integrity()
 
 
+def test_a_visit_of_records_on_their_way_is_a_request_that_holds_them(stored: ExpertFile) -> None:
+    with ExitStack() as opened:
+        twin = Asking(opened, ScriptedSource(stored.layout()), native=True)
+        twin.hold_reads_back()
+        missing = twin.pool.visit(1, np.array([2, 6], np.int32))
+        joining = twin.pool.visit(1, np.array([6], np.int32))
+        assert [len(missing.late()), len(joining.late())] == [2, 2]  # of one batch
+        assert twin.pool._residency.idle == SLOTS - 2
+        twin.source.open_gate.set()
+        missing.wait()
+        joining.wait()
+        missing.release()
+        joining.release()
+        assert twin.pool._residency.idle == SLOTS
+        assert twin.pool.visit(1, np.array([2, 6], np.int32)).late() == []
+        assert twin.pool._residency.idle == SLOTS
+        twin.pool.check_integrity()
+
+
 def test_a_request_that_was_interrupted_leaves_no_record_that_seems_to_come(
     stored: ExpertFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -406,6 +406,9 @@ class CountedExperts:
         self.most_held = max(self.most_held, len(self.held))
         return lease
 
+    def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> CountedLease:
+        return self.request(layer, experts, threads=threads)
+
 
 @contextmanager
 def counted_model(directory: Path, group_limit: int) -> Iterator[tuple[Qwen4ExpModel, CountedExperts]]:

@@ -149,6 +149,36 @@ def test_small_records_in_the_page_cache_are_there_at_once_without_a_lane(tmp_pa
         assert pool.uses == reference.uses
 
 
+def test_a_visit_leaves_the_books_as_a_request_that_was_given_back(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    with (
+        expert_file(tmp_path, layers=LAYERS, experts=EXPERTS) as stored,
+        StoredExperts(stored.layout()) as source,
+        ExpertReader(source, lane_count=2, native=True) as reader,
+        NativeLibrary.load(threads=2) or pytest.fail("the library is installed") as library,
+    ):
+        stored.path.read_bytes()
+        visited, asked = open_pool(reader), open_pool(reader)
+        for _ in range(200):
+            layer, experts = int(rng.integers(LAYERS)), rng.integers(0, EXPERTS, (2, 3)).astype(np.int32)
+            visit = visited.visit(layer, experts, threads=library.handle)
+            lease = asked.request(layer, experts, threads=library.handle)
+            assert visit.late() == []
+            visit.wait()
+            lease.wait()
+            assert visit.slots.tolist() == lease.slots.tolist()
+            for view, other in zip(visited.slots.views, asked.slots.views, strict=True):
+                assert np.array_equal(view[visit.slots.reshape(-1)], other[lease.slots.reshape(-1)])
+            assert visited._residency.idle == SLOTS  # held for nobody, before it is given back
+            visit.release()
+            lease.release()
+            assert state_of(visited._residency) == state_of(asked._residency)
+            visited.check_integrity()
+        assert min(visited.stats.hits, visited.stats.misses, visited.stats.evictions) > 100
+        with pytest.raises(PoolError, match="expert 6 of layer 1 does not exist"):
+            visited.visit(1, [6])
+
+
 def test_what_cannot_be_read_at_once_is_left_to_the_lanes(stored: ExpertFile) -> None:
     with ScriptedSource(stored.layout()) as source, ExpertReader(source, lane_count=2, native=True) as reader:
         pool = open_pool(reader)

@@ -230,12 +230,13 @@ PyObject *ss_py_redeem(PyObject *self, PyObject *const *args, Py_ssize_t count) 
     return finish_with(&call, code == SS_OK ? found : -1);
 }
 
-/* ask(tickets, pool, layer, ids, slots, held, records, told int64 [4 + 3 * ids]) -> 1 granted, 0 refused, -1 no memory. told:
- * how many are absent, coming and joined, the batch, and key, slot and batch of each that is joined */
+/* ask(tickets, pool, layer, ids, slots, held, records, told int64 [4 + 3 * ids], brief) -> 1 granted, 0 refused, -1 no memory;
+ * with `brief` 2 where everything is there, and nothing is held. told: how many are absent, coming and joined, the batch, and
+ * key, slot and batch of each that is joined */
 PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     Call call;
-    if (!starts(&call, "ask", count, 8)) return NULL;
+    if (!starts(&call, "ask", count, 9)) return NULL;
     Kept *kept = kept_of(&call, args[0]);
     ss_pool *pool = (ss_pool *)(intptr_t)integer(&call, args[1]);
     int64_t layer = integer(&call, args[2]), ids = 0, numbers = 0;
@@ -243,6 +244,8 @@ PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     int32_t *held = NULL;
     ss_request request = {.granted = ss_granted_of(&call, args + 4, ids, &held)};
     int64_t *told = wide_array(&call, args[7], INTEGERS, &numbers, PyBUF_WRITABLE);
+    int64_t brief = integer(&call, args[8]);
+    int there = 0;
     require(&call, call.failed || numbers >= TOLD + 3 * ids, "an array has another size");
     keep_apart(&call);
     int32_t code = SS_OK;
@@ -257,11 +260,16 @@ PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count) {
             Py_END_ALLOW_THREADS
         }
         if (code == SS_OK) code = ss_bring(kept->tickets, &request);
+        there = code == SS_OK && brief && !request.granted.absent_count && !request.granted.coming_count;
+        if (there) {
+            ss_let_go(r, request.granted.held, request.granted.held_count);
+            request.granted.held_count = 0;
+        }
         held[0] = (int32_t)request.granted.held_count;
         told[0] = request.granted.absent_count;
         told[1] = request.granted.coming_count;
         told[2] = request.joined_count;
         told[3] = (int64_t)(intptr_t)request.batch;
     }
-    return finish_with(&call, code == SS_OK ? 1 : code == SS_NO_MEMORY ? -1 : 0);
+    return finish_with(&call, code == SS_OK ? 1 + there : code == SS_NO_MEMORY ? -1 : 0);
 }

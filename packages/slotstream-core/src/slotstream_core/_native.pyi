@@ -569,6 +569,7 @@ def ask(
     held: _Ids,
     records: _Ids,
     told: npt.NDArray[np.int64],
+    brief: int,
     /,
 ) -> int:
     """Redeem tickets, grant a request and have read what is absent; see csrc/requests.h.
@@ -583,10 +584,11 @@ def ask(
         records: As there; what is absent is being read.
         told: Written: how many records are absent, on their way, and joined, the batch that reads the absent ones by
             its address or 0, then what `redeem` writes. At least four longer than three times `ids`.
+        brief: Not 0 where nothing has to be held if every record is there.
 
     Returns:
-        1, or 0 when the request must be refused, -1 when there is no memory to plan its reads; in both cases nothing
-        is held for it, and what was joined counts.
+        2 when every record is there and, `brief`, none is held; else 1, or 0 when the request must be refused, -1 when
+        there is no memory to plan its reads; in both cases nothing is held for it, and what was joined counts.
     """
 
 class Program:

@@ -35,8 +35,9 @@ from slotstream_core.experts.integrity import UNMAPPED, first_contradiction
 from slotstream_core.experts.leases import AheadLimits, Loading, PoolLease
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.residency import COUNTED, WARMED, CompiledGrants, Count, Residency, as_ids
+from slotstream_core.experts.resident import ResidentLease
 from slotstream_core.experts.slots import SlotArrays
-from slotstream_core.experts.stacks import Slots
+from slotstream_core.experts.stacks import Lease, Slots
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.experts.tickets import CompiledTickets, Forecast, Joined, Tickets, record_to_read
 from slotstream_core.experts.under_way import ReadsUnderWay
@@ -140,8 +141,24 @@ class SlotPool:
             PoolError: An id or layer is out of range, or more slots are needed than others leave.
             ExpertReadError: The reader is closed.
         """
-        if (lease := self._request_compiled(layer, experts, threads)) is not None:
-            return lease
+        lease = self._request_compiled(layer, experts, threads)
+        return lease if isinstance(lease, PoolLease) else self._request_in_steps(layer, experts)
+
+    def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> Lease:
+        """As `request`, for work that ends before the pool is asked for anything else.
+
+        Where compiled code finds or brings every record at once nothing is held, so nothing is to be given back.
+
+        Raises:
+            PoolError: As `request`.
+            ExpertReadError: As `request`.
+        """
+        lease = self._request_compiled(layer, experts, threads, brief=True)
+        if isinstance(lease, np.ndarray):
+            return ResidentLease(lease)
+        return lease or self._request_in_steps(layer, experts)
+
+    def _request_in_steps(self, layer: int, experts: Sequence[int] | Slots) -> PoolLease:
         ids = np.asarray(experts)
         keys = self._keys(layer, ids.reshape(-1).tolist())
         distinct = list(dict.fromkeys(keys))
@@ -171,8 +188,13 @@ class SlotPool:
         slots = np.array([slot_of[key] for key in keys], np.int32).reshape(ids.shape)
         return self._lease(slots, taken, distinct, waits)
 
-    def _request_compiled(self, layer: int, experts: Sequence[int] | Slots, threads: int) -> PoolLease | None:
-        """As `request`; None, with nothing granted, where compiled code cannot tell all, or the request is refused."""
+    def _request_compiled(
+        self, layer: int, experts: Sequence[int] | Slots, threads: int, *, brief: bool = False
+    ) -> PoolLease | Slots | None:
+        """As `request`; None, with nothing granted, where compiled code cannot tell all, or the request is refused.
+
+        With `brief` the slots alone, held for nobody, where every record is there.
+        """
         compiled = self._compiled
         if compiled is None or self._reader.closed:
             return None
@@ -185,7 +207,9 @@ class SlotPool:
         held = np.zeros(ids.size + 1, np.int32)
         try:
             if isinstance(self._tickets, CompiledTickets):
-                joined, granted, batch = self._tickets.ask(layer, ids, held, threads)
+                joined, granted, batch, is_held = self._tickets.ask(layer, ids, held, threads, brief=brief)
+                if granted is not None and not is_held:
+                    return granted.slots
                 for one in joined:
                     self._join(one)
             else:

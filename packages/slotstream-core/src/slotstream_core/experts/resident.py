@@ -18,7 +18,7 @@ from slotstream_core.experts.stacks import ExpertArrays, Slots
 
 
 class ResidentLease:
-    """A lease of places that never change: nothing to wait for, nothing to give back."""
+    """A lease of places that do not change while they are used: nothing to wait for, nothing to give back."""
 
     def __init__(self, slots: npt.NDArray[np.int32]) -> None:
         self.slots = slots
@@ -92,3 +92,7 @@ class ResidentExperts:
                 f"ids are 0 to {self.layout.expert_count - 1}"
             )
         return ResidentLease(slots)
+
+    def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> ResidentLease:
+        """See `Experts.visit`; as `request`."""
+        return self.request(layer, experts)

@@ -148,6 +148,9 @@ class Experts(Protocol):
             PoolError: An id is out of range, or the request needs more places than are free of other leases.
         """
 
+    def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> Lease:
+        """As `request`, for work that ends before anything else is asked: what is there may be held for nobody."""
+
     def open_sweep(self, *, ends_prompt: bool, threads: int = 0) -> Sweep | None:
         """Return a way through all layers for a pass of many rows, or None when `request` serves it as well.
 

@@ -12,7 +12,7 @@ from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slot_memory import SlotMemory
 from slotstream_core.experts.sources import ExpertSource
-from slotstream_core.experts.stacks import ExpertArrays, Slots
+from slotstream_core.experts.stacks import ExpertArrays, Lease, Slots
 from slotstream_core.experts.stats import ExpertStats
 from slotstream_core.experts.sweeping import SWEEPING, ExpertSweep, SweepOptions, ring_size
 from slotstream_core.experts.warming import Warming
@@ -184,6 +184,12 @@ class StreamedExperts:
         if self._warming is not None:
             self.end_warming()
         return self.pool.request(layer, experts, threads=threads)
+
+    def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> Lease:
+        """See `Experts.visit`."""
+        if self._warming is not None:
+            self.end_warming()
+        return self.pool.visit(layer, experts, threads=threads)
 
     def resize(self, slot_count: int) -> None:
         """Change the pool's size between requests; see `SlotPool.resize`."""

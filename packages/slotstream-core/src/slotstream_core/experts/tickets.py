@@ -33,6 +33,9 @@ from slotstream_core.experts.stacks import Slots
 TOLD: Final = 4
 """Numbers that a compiled request tells before those of the records it joined."""
 
+THERE: Final = 2
+"""What a compiled request returns where every record is there and nothing is held."""
+
 FORECASTS_A_CALL: Final = 8
 """Most forecasts that one call of the compiled code learns from."""
 
@@ -55,11 +58,13 @@ class Asked(NamedTuple):
         joined: Records on their way that were tickets; what is asked for of them is waited for from now on.
         granted: None when the request was refused; what it lists as absent is being read, by `batch`.
         batch: None when nothing had to be read, or lanes were not needed for it.
+        held: Whether slots are held for it.
     """
 
     joined: list[Joined]
     granted: Granted | None
     batch: CompiledBatch | None
+    held: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -372,7 +377,7 @@ class CompiledTickets:
 
         return self._lanes.take_over(batch, records, self._arrays)
 
-    def ask(self, layer: int, ids: Slots, held: Slots, threads: int) -> Asked:
+    def ask(self, layer: int, ids: Slots, held: Slots, threads: int, *, brief: bool) -> Asked:
         """Do in one call what a request needs: redeem tickets, hold slots, and read what is missing.
 
         Args:
@@ -380,11 +385,14 @@ class CompiledTickets:
             ids: Contiguous, any shape; equal ids share a slot.
             held: As for `CompiledGrants.grant`.
             threads: As there.
+            brief: Whether nothing needs to be held where every record is there.
         """
         if len(self._records) < 3 * ids.size:
             self._records, self._told = np.empty(3 * ids.size, np.int32), np.empty(TOLD + 3 * ids.size, np.int64)
         slots, told = np.empty(ids.shape, np.int32), self._told
-        code: int = self._native.ask(self._handle, threads, layer, ids, slots, held, self._records, told)
+        code: int = self._native.ask(self._handle, threads, layer, ids, slots, held, self._records, told, brief)
+        if code == THERE:
+            return Asked([], Granted(slots, [], []), None, held=False)
         absent, coming, joined, batch = told[:TOLD].tolist()
         taken_over = self._joined(told[TOLD : TOLD + 3 * joined]) if joined else []
         if code < 1:

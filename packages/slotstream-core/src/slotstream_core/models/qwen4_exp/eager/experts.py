@@ -125,7 +125,10 @@ class EagerExpertLayer(ExpertLayer):
                 compute_groups(groups, [rows])
             rows.join(out)
             return
-        lease = self._experts.request(self._layer, ids, threads=self._eager.handle)
+        ask = (
+            self._experts.request if watch is not None else self._experts.visit
+        )  # who watches may read ahead meanwhile
+        lease = ask(self._layer, ids, threads=self._eager.handle)
         leases.hold(lease)
         if watch is not None:
             watch.requested(self._layer, ids)
