@@ -286,8 +286,8 @@ def why_killed(contestants: Sequence[Contestant], share: float, limit_bytes: int
     """Return what a result says of those who were killed, by share and name."""
     return {
         f"{share:.1%} {contestant.name}": (
-            f"killed by the memory group: it held {contestant.runs[-1].peak_bytes / 1e9:.2f} GB of "
-            f"{limit_bytes / 1e9:.2f} allowed and needed more"
+            f"killed by signal 9 when the memory group held {contestant.runs[-1].peak_bytes / 1e9:.2f} GB of "
+            f"{limit_bytes / 1e9:.2f} that it may"
         )
         for contestant in contestants
         if contestant.killed

@@ -140,5 +140,5 @@ def test_a_killed_engine_has_no_speed_and_says_so() -> None:
     assert values["25.0% mlx-lm wall_s"] == 2.0
     assert table[1][:3] == ("2.00 GB (25.0%), mlx-lm", "killed", "")
     assert why_killed([pool, other], 0.25, 2 * 10**9) == {
-        "25.0% mlx-lm": "killed by the memory group: it held 1.00 GB of 2.00 allowed and needed more"
+        "25.0% mlx-lm": "killed by signal 9 when the memory group held 1.00 GB of 2.00 that it may"
     }
