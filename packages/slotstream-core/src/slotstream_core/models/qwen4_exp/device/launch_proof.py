@@ -67,6 +67,10 @@ class ProofExperts:
         """See `Experts.request`."""
         return ResidentLease(np.asarray(experts, np.int32) % PROOF_PLACES)
 
+    def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> ResidentLease:
+        """See `Experts.visit`; as `request`."""
+        return self.request(layer, experts)
+
 
 def launched_layers(
     device: DeviceKernels | None,
