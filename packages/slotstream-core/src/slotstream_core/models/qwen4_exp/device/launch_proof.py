@@ -100,20 +100,21 @@ def launched_layers(
     for kind, index in kinds.items():
         key = ("launched layers", kind)
         if key not in device.verdicts:
-            fault = LayerProof(kernels, config, rotary, layers, index).fault(experts)
+            fault = LayerProof(device, kernels, config, rotary, layers, index).fault(experts)
             device.verdicts[key] = fault is None
             if fault is not None:
                 logger.warning("layers are not launched whole: %s; MLX's operations are used, which is slower", fault)
         if not device.verdicts[key]:
             return None
-    return LaunchedLayers(kernels, config, rotary, layers, experts, renewed) if kinds else None
+    return LaunchedLayers(device, kernels, config, rotary, layers, experts, renewed) if kinds else None
 
 
 class LayerProof:
     """Takes a row either way through a layer.
 
     Args:
-        kernels: Compiles and runs kernels.
+        device: The model's kernels.
+        kernels: Launches kernels.
         config: Sizes.
         rotary: Turns positions into angles.
         layers: All decoder layers.
@@ -122,13 +123,14 @@ class LayerProof:
 
     def __init__(
         self,
+        device: DeviceKernels,
         kernels: LaunchedKernels,
         config: Qwen4ExpConfig,
         rotary: RotaryEmbedding,
         layers: Sequence[DecoderLayer],
         index: int,
     ) -> None:
-        self._kernels, self._config, self._rotary = kernels, config, rotary
+        self._device, self._kernels, self._config, self._rotary = device, kernels, config, rotary
         self._layer, self._index = layers[index], index
         following = {number: routing_parts(layers[number]) for number in range(index, min(index + 2, len(layers)))}
         self._routings = {number: each for number, each in following.items() if each is not None}
@@ -166,7 +168,7 @@ class LayerProof:
         return None
 
     def _launched(self, launches: LayerProgram, proof: ProofExperts) -> list[mx.array]:
-        bound, state, places = BoundProgram(launches, proof), self._state(), proof.places(self._index)
+        bound, state, places = BoundProgram(launches, proof, self._device), self._state(), proof.places(self._index)
         bound.bind({} if places is None else {self._index: places})
         if launches.attentions:
             launches.token.move(PROOF_TOKENS)

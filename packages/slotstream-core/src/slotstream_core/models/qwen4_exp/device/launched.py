@@ -16,6 +16,7 @@ from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
 from slotstream_core.models.qwen4_exp.device.attention import DeviceAttention
 from slotstream_core.models.qwen4_exp.device.attention_states import AttentionAdvance
 from slotstream_core.models.qwen4_exp.device.delta_states import DeltaAdvance
+from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
 from slotstream_core.models.qwen4_exp.device.layer_program import (
     LaunchedForecasts,
@@ -24,6 +25,7 @@ from slotstream_core.models.qwen4_exp.device.layer_program import (
     routing_parts,
     runs_of,
 )
+from slotstream_core.models.qwen4_exp.device.publishing import Entrance
 from slotstream_core.models.qwen4_exp.forecasting import ForecastPass
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
@@ -37,7 +39,8 @@ class LaunchedLayers:
     """Those layers of a model that can be launched.
 
     Args:
-        kernels: Compiles and runs kernels.
+        device: The model's kernels.
+        kernels: Launches kernels.
         config: Sizes.
         rotary: Turns positions into angles.
         layers: All decoder layers, first one first.
@@ -50,6 +53,7 @@ class LaunchedLayers:
 
     def __init__(
         self,
+        device: DeviceKernels,
         kernels: LaunchedKernels,
         config: Qwen4ExpConfig,
         rotary: RotaryEmbedding,
@@ -62,7 +66,7 @@ class LaunchedLayers:
         self._parts = {index: found for index, found in parts.items() if found is not None}
         self._routings = {index: found for index, found in routings.items() if found is not None}
         self.runs = runs_of(list(self._parts), frozenset(renewed))
-        self._kernels = kernels
+        self._device, self._kernels = device, kernels
         self._config = config
         self._rotary = rotary
         self._experts = experts
@@ -94,7 +98,7 @@ class LaunchedLayers:
         key = (placed, None if placed else forecasts)
         program = self._programs.get(key)
         if program is None:
-            self._programs[key] = program = BoundProgram(self._program(*key), self._experts)
+            self._programs[key] = program = BoundProgram(self._program(*key), self._experts, self._device)
         program.bind(found if placed else {})
         if program.launches.attentions:
             program.launches.token.move(position)
@@ -119,15 +123,18 @@ class BoundProgram:
     Args:
         launches: The program, complete.
         experts: Where routed experts come from.
+        device: Makes the kernel by which MLX hands streams over.
 
     Attributes:
         launches: As given.
+        entrance: Takes the streams that a run begins with.
         number: What was announced last.
         left: What may not have read the streams of the last run yet.
     """
 
-    def __init__(self, launches: LayerProgram, experts: Experts) -> None:
+    def __init__(self, launches: LayerProgram, experts: Experts, device: DeviceKernels) -> None:
         self.launches = launches
+        self.entrance = Entrance(device, launches.target, launches.entry)
         self.number = 0
         self.left: list[mx.array] = []
         self._experts = experts
@@ -222,9 +229,7 @@ class LaunchedPass:
             StateError: A state is not that of its layer.
         """
         bound, launches, after = self._program, self._program.launches, self.runs[first]
-        entering = mx.contiguous(streams)
-        leases.evaluate(entering, bound.left)
-        launches.program.point([launches.entry], [entering])
+        leases.evaluate(bound.entrance.take(streams), bound.left)
         own = {index: states[index] for index in range(first, after)}
         deltas = DeltaAdvance(bound.deltas, states_of(DeltaState, own, bound.deltas), launches.target)
         attentions = AttentionAdvance(

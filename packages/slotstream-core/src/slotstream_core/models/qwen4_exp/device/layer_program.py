@@ -161,7 +161,6 @@ class LayerProgram:
         self.target = kernels.target
         self.program = program = kernels.program()
         self.number = program.place("number")
-        self.entry = program.place("streams", mx.bfloat16)
         self.done = Announcement(kernels, self.number)
         self.ids = PublishedIds(kernels, config, self.number)
         self.forecast = (
@@ -178,6 +177,7 @@ class LayerProgram:
             self.places = {index: program.place("places", mx.int32) for index in layers}
         self._forecasts, self._routings = forecasts, routings
         shape = (1, config.hc_count, config.hidden_size)
+        self.entry = program.scratch(shape, mx.bfloat16)
         self.streams, self.middle = program.scratch(shape, mx.bfloat16), program.scratch(shape, mx.bfloat16)
         self._output = program.scratch((1, config.hidden_size), mx.bfloat16)
         self._read, self._foreseen = StreamBuffers(program, config), StreamBuffers(program, config)

@@ -1,4 +1,4 @@
-"""What crosses between a program and the host: what kernels publish, and slots that the host gives."""
+"""What crosses between a program, the host and MLX: what kernels publish, slots that the host gives, and streams."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.models.qwen4_exp.device.kernels import KernelSpec, Output
-from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, Place, Program
+from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, KernelSpec, Output
+from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, LaunchTarget, Place, Program
 from slotstream_core.models.qwen4_exp.host_products import Floats
 
 FORECAST_THREADS = 256
+HAND_OVER_THREADS = 256
 
 ANNOUNCE = """
   __threadfence_system();
@@ -32,6 +33,13 @@ PUBLISH_FORECAST = """
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x == 0) word[0] = (unsigned int)number;
+"""
+
+HAND_OVER = """
+  // where the values go is told by number, for MLX does not let a kernel write into what it reads
+  const int place = blockIdx.x * blockDim.x + threadIdx.x;
+  if (place < VALUES) reinterpret_cast<__nv_bfloat16*>(address[0])[place] = values[place];
+  if (place == 0) done[0] = 1;
 """
 
 _WORD = Output(name="word", shape=(1,), dtype=mx.uint32)
@@ -175,3 +183,33 @@ class GivenSlots:
     def entries(self, program: Program) -> npt.NDArray[np.int32]:
         """What to write them to before a run, [1, top]; valid until something is added to the program."""
         return program.entries(self._places).view(np.int32)[: self._top].reshape(1, -1)
+
+
+class Entrance:
+    """Where MLX puts the streams that a run of a program begins with.
+
+    Args:
+        device: Makes the kernel that MLX runs.
+        target: Knows addresses.
+        streams: An array of the program, [1, streams, hidden], bfloat16.
+    """
+
+    def __init__(self, device: DeviceKernels, target: LaunchTarget, streams: mx.array) -> None:
+        self._kernel = device.kernel(
+            KernelSpec(
+                name="hand_over",
+                inputs=("values", "address"),
+                outputs=(Output(name="done", shape=(1,), dtype=mx.int32),),
+                constants={"VALUES": streams.size},
+                body=HAND_OVER,
+                blocks=-(-streams.size // HAND_OVER_THREADS),
+                threads=HAND_OVER_THREADS,
+            )
+        )
+        self._streams = streams
+        self._address = mx.array(target.addresses([streams]), mx.int64)
+        mx.eval(self._address)
+
+    def take(self, streams: mx.array) -> mx.array:
+        """Return what to evaluate before the program runs."""
+        return self._kernel(streams, self._address)[0]
