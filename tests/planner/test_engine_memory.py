@@ -74,7 +74,7 @@ def test_a_device_is_charged_what_lies_on_it_and_the_host_what_is_pinned() -> No
     own = held(DEVICE, drafts=True)
     assert ledger.expert_workspace_bytes == own.router_bytes + own.state_bytes + own.batch_bytes
     assert ledger.host_bytes == own.lane_bytes + own.ahead_bytes + own.copy_bytes
-    parts = 14 * STAGING + 1 + ahead_lanes(14, copies=True) * STAGING
+    parts = 15 * STAGING + 1 + ahead_lanes(15, copies=True) * STAGING
     part = scratch_part_bytes(PUBLISHED.record_bytes, copies=True)
     assert ledger.host_bytes == pytest.approx(parts * part, abs=5 * 10**6)
     assert ledger.expected_peak_bytes == sum(size for name, size in ledger.lines)

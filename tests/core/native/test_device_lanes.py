@@ -145,7 +145,7 @@ def test_a_short_read_is_told_as_ever_and_is_not_copied(stored: ExpertFile) -> N
 def test_python_copies_with_few_lanes_and_compiled_ones_with_most_cores(stored: ExpertFile) -> None:
     device = ScriptedDevice()
     with StoredExperts(stored.layout("BF16")) as source, StoredExperts(stored.layout("F32")) as widened:
-        assert choose_lanes({}, core_count=16, source=source, memory=device) == 14
+        assert choose_lanes({}, core_count=16, source=source, memory=device) == 15
         assert choose_lanes({}, core_count=16, source=widened, memory=device) == COPYING_LANES
         off = {"SLOTSTREAM_NATIVE": "0"}
         assert choose_lanes(off, core_count=16, source=source, memory=device) == COPYING_LANES

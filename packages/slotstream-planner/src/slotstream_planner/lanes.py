@@ -27,7 +27,6 @@ LANES_MAX: Final = 128
 DEMAND_LANES: Final = 32
 AHEAD_LANES: Final = 16
 COPYING_LANES: Final = 4
-_FREE_CORES: Final = 2
 STAGING: Final = 8
 """Parts of scratch of a compiled lane that brings records to a device: it reads into one while others are copied."""
 
@@ -43,15 +42,15 @@ _LARGE_PAGE_BYTES: Final = 1 << 21
 def demand_lanes(cores: int, *, copies: bool) -> int:
     """Return how many lanes read what a computation waits for: four a core.
 
-    Where they copy to a device they do not wait for a disk: one a core, but for two cores, one of the thread that waits
-    for them and one of the lanes that wait for copies in turn (measured: docs/log.md).
+    Where they copy to a device they keep a core busy: one a core, but for that of the thread that waits for them
+    (measured: docs/log.md).
 
     Args:
         cores: Processors.
         copies: Whether compiled lanes bring records to a device with memory of its own.
     """
     if copies:
-        return min(DEMAND_LANES, max(COPYING_LANES, cores - _FREE_CORES))
+        return min(DEMAND_LANES, max(COPYING_LANES, cores - 1))
     return min(DEMAND_LANES, 4 * max(1, cores))
 
 

@@ -309,8 +309,8 @@ def choose_lanes(
     """Return how many lanes to use: the environment's SLOTSTREAM_IO_QUEUE_DEPTH, else four a core, at most 32.
 
     A lane waits for the disk most of the time, so there are more of them than cores; a fast disk needs about 32
-    requests in flight to reach its throughput, and two cores cannot feed so many. Lanes that copy to a device leave two
-    cores free, and are 4 if they are Python's, which contend for the interpreter's lock (both measured: docs/log.md).
+    requests in flight to reach its throughput, and two cores cannot feed so many. Lanes that copy to a device leave a
+    core free, and are 4 if they are Python's, which contend for the interpreter's lock (both measured: docs/log.md).
 
     Args:
         environment: The process's variables.
