@@ -11,7 +11,15 @@ import pytest
 
 from slotstream_core import memory
 from slotstream_core.backend import Backend
-from slotstream_core.memory import Footprint, footprint, parse_process_status, parse_rusage
+from slotstream_core.memory import (
+    Footprint,
+    device_memory,
+    footprint,
+    machine_of,
+    parse_process_status,
+    parse_rusage,
+)
+from slotstream_planner.sensors import DeviceMemory
 
 LINUX_STATUS = """Name:\tpython3.11
 Umask:\t0022
@@ -58,6 +66,19 @@ def test_a_new_array_shows_in_the_footprint() -> None:
     block.close()
     after = footprint()
     assert after.peak_bytes > after.current_bytes + 50_000_000
+
+
+def test_a_devices_memory_is_what_mlx_is_told_by_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, str | int] = {"device_name": "H", "total_memory": 140 * 10**9, "free_memory": 90 * 10**9}
+    monkeypatch.setattr(mx, "device_info", lambda _: told)
+    monkeypatch.setattr(memory, "read_nvidia_memory", lambda: DeviceMemory(name="smi", total_bytes=2, free_bytes=1))
+    machine = machine_of("cuda")
+    assert (machine.kind, machine.ram_bytes, machine.available_bytes) == ("cuda", 140 * 10**9, 90 * 10**9)
+    assert machine.host_available_bytes is not None
+    del told["free_memory"]
+    assert device_memory() == DeviceMemory(name="smi", total_bytes=2, free_bytes=1)
+    monkeypatch.setattr(memory, "read_nvidia_memory", lambda: None)
+    assert machine_of("cuda").kind != "cuda"
 
 
 def test_without_proc_the_peak_stands_for_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from slotstream_core.engine import Engine, load
-from slotstream_core.errors import DirectoryInUse, InaccessibleFile, StateFileDamaged
+from slotstream_core.errors import DirectoryInUse, GenerationCancelled, InaccessibleFile, StateFileDamaged
 from slotstream_core.events import Finished
+from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.persistence import directory as directory_module
 from slotstream_core.persistence.container import read_container, write_container
@@ -143,6 +144,28 @@ def test_a_state_too_long_for_memory_is_kept_on_disk(tiny_model: Path, tmp_path:
             assert engine.prefix_status()["conversations"] == 0
             prompt = [*prompt, *ids(300, seed=1)]
     assert sorted(head.tokens for head in scan_directory(tmp_path).heads.values()) == [512, 768]
+
+
+def test_a_caller_may_leave_while_the_disk_is_read_and_the_state_stays(tiny_model: Path, tmp_path: Path) -> None:
+    class CancelledLater(CancelToken):
+        checks = 0
+
+        def check(self) -> None:
+            self.checks += 1
+            if self.checks == 3:
+                self.cancel()
+            super().check()
+
+    prompt = ids(600)
+    with engine_on(tiny_model, options(tmp_path)) as engine:
+        expected = ask(engine, prompt).token_ids
+    with engine_on(tiny_model, options(tmp_path)) as engine:
+        with pytest.raises(GenerationCancelled):
+            next(engine.generate(prompt, sampling=GREEDY, max_tokens=3, cancel=CancelledLater()))  # reads only
+        assert engine.prefix_status()["conversations"] == 0
+        again = ask(engine, prompt)
+        assert again.token_ids == expected
+        assert again.usage.cached_tokens == 512
 
 
 def test_requests_that_opt_out_and_short_ones_write_nothing(tiny_model: Path, tmp_path: Path) -> None:

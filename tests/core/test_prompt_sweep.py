@@ -272,25 +272,45 @@ def test_a_reader_with_memory_to_spare_lets_passes_share_their_reads(quantized: 
     assert apart.sweeps == 3 * LAYERS
 
 
+class CancelledAtThirdCheck(CancelToken):
+    """A caller who leaves in the middle."""
+
+    checks = 0
+
+    def check(self) -> None:
+        self.checks += 1
+        if self.checks == 3:
+            self.cancel()
+        super().check()
+
+
 def test_a_cancelled_prompt_stops_between_two_layers_and_gives_its_slots_back(quantized: Path) -> None:
-    class CancelledAtOnce(CancelToken):
-        checks = 0
-
-        def check(self) -> None:
-            self.checks += 1
-            if self.checks == 3:
-                self.cancel()
-            super().check()
-
     with open_model(quantized, slots=24) as model:
         experts = model._experts
         assert isinstance(experts, StreamedExperts)
         reader = PromptReader(model, model.new_state(), PROMPT, 256, extra_tokens=10_000)
         with pytest.raises(GenerationCancelled):
-            list(reader.passes(CancelledAtOnce()))
+            list(reader.passes(CancelledAtThirdCheck()))
         assert experts.stats.sweeps == 2
         assert not experts.pool.lent_count
         experts.pool.check_integrity()
+
+
+def test_a_short_pass_stops_between_two_layers_too(quantized: Path) -> None:
+    prompt = PROMPT[: SWEEP_ROWS - 1]
+    with open_model(quantized, slots=24) as model:
+        expected = np.asarray(model.forward(prompt, model.new_state()).logits)
+        state, before = model.new_state(), stats_of(model)
+        with pytest.raises(GenerationCancelled):
+            list(PromptReader(model, state, prompt, 256).passes(CancelledAtThirdCheck()))
+        assert 0 < stats_of(model).since(before).requests < before.requests
+        with pytest.raises(StateError, match="half advanced"):
+            model.forward(prompt, state)
+        experts = model._experts
+        assert isinstance(experts, StreamedExperts)
+        experts.pool.check_integrity()
+        experts.resize(20)  # refused while anything holds a slot
+        assert np.array_equal(np.asarray(model.forward(prompt, model.new_state()).logits), expected)
 
 
 def test_an_engine_replies_alike_with_and_without_sweeps(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

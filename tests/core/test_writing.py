@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 
+from slotstream_core.errors import GenerationCancelled
+from slotstream_core.generation.control import CancelToken
 from slotstream_core.persistence.writing import WriteQueue
 
 WRITER = "slotstream-writing"
@@ -68,9 +70,9 @@ def test_too_much_waits_and_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -
     giver = threading.Thread(target=give)
     waiting, wait_for = threading.Event(), queue._changed.wait_for
 
-    def noted(fits: Callable[[], bool]) -> bool:
+    def noted(fits: Callable[[], bool], timeout: float | None) -> bool:
         waiting.set()
-        return wait_for(fits)
+        return wait_for(fits, timeout)
 
     monkeypatch.setattr(queue._changed, "wait_for", noted)
     giver.start()
@@ -127,4 +129,21 @@ def test_what_was_written_is_not_kept_in_memory() -> None:
     queue.put(partial(go.wait, WITHIN_S), 0)  # type: ignore[arg-type]
     assert Large.gone.wait(WITHIN_S)  # though the thread is busy with something else
     go.set()
+    queue.close()
+
+
+def test_a_wait_ends_when_somebody_says_so_and_the_writing_goes_on() -> None:
+    queue, seen, go = WriteQueue(most_bytes=100), list[int](), threading.Event()
+    queue.put(partial(go.wait, WITHIN_S), 80)  # type: ignore[arg-type]
+    cancel = CancelToken()
+    queue.put(partial(seen.append, 1), 20, cancel)
+    cancel.cancel()
+    with pytest.raises(GenerationCancelled):
+        queue.drain(cancel)
+    with pytest.raises(GenerationCancelled):
+        queue.put(partial(seen.append, 2), 90, cancel)
+    go.set()
+    queue.drain(CancelToken())
+    assert seen == [1]
+    assert queue.backlog.waiting_bytes == 0
     queue.close()

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -137,6 +138,19 @@ def test_available_memory_of_a_mac_is_free_purgeable_and_file_backed() -> None:
 def test_page_counts_that_are_not_understood_are_refused(text: str) -> None:
     with pytest.raises(MachineError, match="vm_stat"):
         parse_vm_stat(text)
+
+
+def test_the_first_visible_device_is_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in *--id=3*) echo "H200, 143771, 1024";; *) echo "A10, 23028, 512";; esac\n'
+    )
+    program.chmod(0o755)
+    for visible, name in (("3,1", "H200"), ("", "A10"), ("NoDevFiles", "A10")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        found = read_nvidia_memory(str(program))
+        assert found is not None
+        assert found.name == name
 
 
 def test_a_machine_without_an_nvidia_driver_has_no_device() -> None:

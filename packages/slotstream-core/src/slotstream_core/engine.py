@@ -194,8 +194,8 @@ class Engine:
             TemplateError: The chat template is missing or refused the conversation.
 
         The iterator itself may raise `ExpertReadError` (disk), `GenerationCancelled`, `DeadlineExceeded`,
-        `MemoryUnavailable` between passes of the prompt, and `EngineBusy` when another generation of this engine is
-        running; after any of them the engine can be used again.
+        `MemoryUnavailable` between passes of the prompt and where a long reply's cache grows, and `EngineBusy` when
+        another generation of this engine is running; after any of them the engine can be used again.
         """
         cancel = cancel or CancelToken()
         deadline = FirstTokenDeadline(cancel, first_token_s)
@@ -301,8 +301,8 @@ class Engine:
         cancel: CancelToken,
         deadline: FirstTokenDeadline,
     ) -> Iterator[GenerationEvent]:
-        turn = ReplyTurn(self._loaded, self.tokenizer, cancel)
-        yield from turn.read_prompt(prompt, self.plan, deadline)
+        turn = ReplyTurn(self._loaded, self.tokenizer, self.plan, cancel)
+        yield from turn.read_prompt(prompt, deadline)
         ids = [int(token) for token in prompt.ids]
         for number, phase in enumerate(phases):
             room = min(self._room(ids), MAX_REPLY_TOKENS)
@@ -352,8 +352,8 @@ class Engine:
     def _events(
         self, prompt: PromptMemory, loop: ReplyLoop, sampler: Sampler, cancel: CancelToken, deadline: FirstTokenDeadline
     ) -> Iterator[GenerationEvent]:
-        turn = ReplyTurn(self._loaded, self.tokenizer, cancel)
-        yield from turn.read_prompt(prompt, self.plan, deadline)
+        turn = ReplyTurn(self._loaded, self.tokenizer, self.plan, cancel)
+        yield from turn.read_prompt(prompt, deadline)
         yield from turn.reply(loop, sampler, on_end=lambda reply: self.memory.finished(prompt, reply))
 
 

@@ -28,7 +28,7 @@
     |   +-- StateFileDamaged       a file has not the bytes that were written
     +-- GenerationCancelled        the caller asked to stop
     +-- DeadlineExceeded           the first token did not come in time
-    +-- MemoryUnavailable          the machine has too little memory for the next passes of a prompt now
+    +-- MemoryUnavailable          the machine has too little memory to go on with a prompt or reply now
 
 A message says what happened, the numbers, and what to do.
 """
@@ -196,13 +196,13 @@ class MemoryUnavailable(SlotstreamError):
     """Other programs hold memory that the plan counted on; the request can be sent again when they need less.
 
     Attributes:
-        required_bytes: What the next passes take beyond what the process holds, and the reserve for the system.
-        available_bytes: What the machine has available.
+        required_bytes: What comes next takes beyond what the process holds, and the reserve for the system.
+        available_bytes: What the machine, or its NVIDIA device, has available.
     """
 
     def __init__(self, *, required_bytes: int, available_bytes: int) -> None:
         super().__init__(
-            f"reading on needs {required_bytes / 1e6:,.0f} MB of memory and {available_bytes / 1e6:,.0f} MB are "
+            f"going on needs {required_bytes / 1e6:,.0f} MB of memory and {available_bytes / 1e6:,.0f} MB are "
             "available now; close other programs and try again, or load the model under a smaller plan"
         )
         self.required_bytes = required_bytes

@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from slotstream_core.backend import Backend
 from slotstream_core.engine import Engine
 from slotstream_core.governing import Governor, Sensors
-from slotstream_core.loading import machine_here
-from slotstream_core.memory import drop_buffer_cache, planned_footprint
+from slotstream_core.memory import drop_buffer_cache, machine_here, planned_footprint
 from slotstream_planner import MemoryPlan
 from slotstream_planner.governor import GovernedPool
 from slotstream_planner.pressure import read_pressure_level

@@ -30,13 +30,12 @@ from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
 from slotstream_core.experts.stats import ExpertStats, Waited
 from slotstream_core.experts.uses import RecordUses, read_uses, uses_path, write_uses
 from slotstream_core.generation.draft_depth import DepthPolicy
-from slotstream_core.memory import cap_buffer_cache
+from slotstream_core.memory import cap_buffer_cache, machine_here
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
 from slotstream_core.models.registry import build_model
 from slotstream_core.options import EngineOptions
-from slotstream_planner import Machine, MemoryPlan, ModelGeometry, PlanRequest, plan
-from slotstream_planner.sensors import read_nvidia_memory
+from slotstream_planner import MemoryPlan, ModelGeometry, PlanRequest, plan
 
 logger = logging.getLogger("slotstream.core")
 
@@ -293,19 +292,6 @@ def plan_here(directory: Path, backend: Backend, request: PlanRequest) -> Memory
     lanes = request.reading_lanes or asked_lanes(os.environ)
     wanted = replace(request.with_parts_that_run(), reading_lanes=lanes)
     return plan(geometry, machine_here(backend), wanted)
-
-
-def machine_here(backend: Backend) -> Machine:
-    """Return this machine as the backend sees it: Metal's working set, or a CUDA device's memory.
-
-    Raises:
-        slotstream_planner.MachineError: The memory sensors cannot be read.
-    """
-    if backend.kind == "metal":
-        return Machine.current(working_set_bytes=backend.working_set_bytes())
-    if backend.kind == "cuda" and (device := read_nvidia_memory()) is not None:
-        return Machine.current(accelerator_bytes=device.total_bytes, accelerator_available_bytes=device.free_bytes)
-    return Machine.current()
 
 
 def slot_memory(backend: Backend) -> SlotMemory:

@@ -1,4 +1,4 @@
-"""How much memory this process uses, as the operating system counts it, and the cap on what MLX keeps back.
+"""How much memory this process uses, what there is to be had, and the cap on what MLX keeps back.
 
 Linux counts resident pages (VmRSS, VmHWM in /proc/self/status). macOS counts the physical footprint, which includes
 memory shared with the GPU and compressed pages: what its memory-pressure decisions are made from.
@@ -15,8 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotstream_planner import Machine
+from slotstream_planner.sensors import DeviceMemory, read_nvidia_memory
+
 if TYPE_CHECKING:
-    from slotstream_core.backend import BackendKind
+    from slotstream_core.backend import Backend, BackendKind
+    from slotstream_planner.machine import MachineKind
 
 PROCESS_STATUS = Path("/proc/self/status")
 KIB = 1024
@@ -60,6 +64,43 @@ def device_footprint() -> Footprint:
 
     current = int(mx.get_active_memory()) + int(mx.get_cache_memory())
     return Footprint(current_bytes=current, peak_bytes=max(current, int(mx.get_peak_memory())))
+
+
+def device_memory() -> DeviceMemory | None:
+    """Return the memory of the NVIDIA device that MLX computes on, all programs' use counted; None where it is unknown.
+
+    MLX asks the driver, of the device that CUDA_VISIBLE_DEVICES leaves it; where it cannot, nvidia-smi is asked of the
+    first one. Loads MLX.
+    """
+    import mlx.core as mx
+
+    told = mx.device_info(mx.gpu)
+    total, free = told.get("total_memory"), told.get("free_memory")
+    if not isinstance(total, int) or not isinstance(free, int) or total <= 0:
+        return read_nvidia_memory()
+    return DeviceMemory(name=str(told.get("device_name", "")), total_bytes=total, free_bytes=free)
+
+
+def machine_here(backend: Backend) -> Machine:
+    """Return this machine as the backend sees it: Metal's working set, or a CUDA device's memory.
+
+    Raises:
+        slotstream_planner.MachineError: The memory sensors cannot be read.
+    """
+    if backend.kind == "metal":
+        return Machine.current(working_set_bytes=backend.working_set_bytes())
+    return machine_of("cuda" if backend.kind == "cuda" else "other")
+
+
+def machine_of(kind: MachineKind) -> Machine:
+    """Return present readings of the memory that a plan for such a machine divides: the device's for "cuda".
+
+    Raises:
+        slotstream_planner.MachineError: The memory sensors cannot be read.
+    """
+    if kind == "cuda" and (device := device_memory()) is not None:
+        return Machine.current(accelerator_bytes=device.total_bytes, accelerator_available_bytes=device.free_bytes)
+    return Machine.current()
 
 
 def planned_footprint(backend: BackendKind) -> Footprint:

@@ -23,20 +23,23 @@ from slotstream_core.experts.stats import ExpertStats
 from slotstream_core.generation.control import CancelToken, StopCheck
 from slotstream_core.generation.decoding import Decoder, PlainDecoder, PromptReader, Row
 from slotstream_core.generation.replies import ReplyLoop
+from slotstream_core.generation.room import ReplyRoom, check_passes
 from slotstream_core.generation.sampling import Sampler
-from slotstream_core.generation.sharing import check_room, spare_tokens
+from slotstream_core.generation.sharing import spare_tokens
 from slotstream_core.generation.speculation import SpeculativeDecoder
 from slotstream_core.loading import LoadedModel
 from slotstream_core.prefixes.resuming import PromptMemory
 from slotstream_core.text.tokenizer import Tokenizer
 from slotstream_planner import MemoryPlan
+from slotstream_planner.workspace import ReadScope
 
 
 class ReplyTurn:
     """Reads a prompt, then makes replies, each behind what was read and made before it.  For one thread."""
 
-    def __init__(self, loaded: LoadedModel, tokenizer: Tokenizer, cancel: CancelToken) -> None:
+    def __init__(self, loaded: LoadedModel, tokenizer: Tokenizer, plan: MemoryPlan, cancel: CancelToken) -> None:
         self._loaded = loaded
+        self._plan = plan
         self._tokenizer = tokenizer
         self._cancel = cancel
         self._state = loaded.model.new_state()
@@ -46,12 +49,11 @@ class ReplyTurn:
         self._cached_tokens = 0
         self._begin()
 
-    def read_prompt(self, prompt: PromptMemory, plan: MemoryPlan, stop: StopCheck) -> Iterator[PromptProgress]:
+    def read_prompt(self, prompt: PromptMemory, stop: StopCheck) -> Iterator[PromptProgress]:
         """Read a prompt from where a kept state of it ends, and let its memory keep what it wants.
 
         Args:
             prompt: The prompt and what is kept of it.
-            plan: What memory there is.
             stop: Asked at every safe boundary; what it raises ends the reading.
 
         Raises:
@@ -59,7 +61,7 @@ class ReplyTurn:
             ExpertReadError: Expert bytes could not be read.
         """
         self._begin()
-        resumed = prompt.resume(self._state)
+        resumed = prompt.resume(self._state, stop)
         total = len(prompt.ids)
         self._prompt_tokens, self._cached_tokens = total, resumed.tokens
         yield PromptProgress(
@@ -71,21 +73,21 @@ class ReplyTurn:
             prompt.ids,
             prompt.key.pass_tokens,
             logits=resumed.logits,
-            extra_tokens=self._tokens_beside_a_pass(prompt, plan, resumed.tokens),
+            extra_tokens=self._tokens_beside_a_pass(prompt, resumed.tokens),
             turns=prompt.turns,
             keep=prompt.stops,
             passed=prompt.passed,
-            before=lambda scope: check_room(plan, scope),
+            before=self._check_passes,
         )
         yield from reader.passes(stop)
         self._row, self._seen = reader.last_logits, prompt.ids
 
-    def _tokens_beside_a_pass(self, prompt: PromptMemory, plan: MemoryPlan, resumed: int) -> int:
+    def _tokens_beside_a_pass(self, prompt: PromptMemory, resumed: int) -> int:
         """How many tokens beyond one pass may go through the model together, reading each expert once."""
         if not self._loaded.experts.shares_reads:
             return 0
         return spare_tokens(
-            plan,
+            self._plan,
             pass_tokens=prompt.key.pass_tokens,
             unread_tokens=len(prompt.ids) - resumed,
             kept_states=len(prompt.stops),
@@ -99,12 +101,13 @@ class ReplyTurn:
             pass_tokens: Most tokens of one pass.
 
         Raises:
-            GenerationCancelled: Between two passes, when asked to stop.
+            GenerationCancelled: Between two layers, when asked to stop.
+            MemoryUnavailable: The machine has less memory than the next passes take.
             ExpertReadError: Expert bytes could not be read.
         """
         self._begin()
         self._prompt_tokens, self._cached_tokens = len(ids), self._state.length
-        reader = PromptReader(self._loaded.model, self._state, ids, pass_tokens)
+        reader = PromptReader(self._loaded.model, self._state, ids, pass_tokens, before=self._check_passes)
         yield from reader.passes(self._cancel)
         self._row, self._seen = reader.last_logits, ids
 
@@ -121,13 +124,14 @@ class ReplyTurn:
         Raises:
             StateError: Nothing was read.
             GenerationCancelled: Between two tokens, when asked to stop.
+            MemoryUnavailable: Between two tokens, when the sequence cache has to grow and the machine lacks memory.
             ExpertReadError: Expert bytes could not be read.
         """
         if self._row is None:
             raise StateError("a reply continues something that was read; read a prompt first")
         read_at, row, self._row = time.perf_counter(), self._row, None
         decoder = self._decoder(sampler)
-        yield from loop.events(decoder, row)
+        yield from loop.events(decoder, row, ReplyRoom(self._cancel, self._plan, self._state))
         if on_end is not None:
             on_end(loop.generated)
         finished = Finished(
@@ -147,6 +151,9 @@ class ReplyTurn:
         )
         yield finished
         return finished
+
+    def _check_passes(self, scope: ReadScope) -> None:
+        check_passes(self._plan, scope)
 
     def _begin(self) -> None:
         self._started = time.perf_counter()

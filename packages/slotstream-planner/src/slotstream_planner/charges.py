@@ -16,6 +16,7 @@ from slotstream_planner.units import GB, MB, MIB, two_digit_ceiling
 
 __all__ = [
     "BASE_WINDOW_TOKENS",
+    "SEQUENCE_STEP_TOKENS",
     "FixedCost",
     "active_sequence_bytes",
     "additional_active_bytes",
@@ -31,6 +32,7 @@ __all__ = [
     "planning_margin_bytes",
     "retention_bytes",
     "retention_fixed_bytes",
+    "sequence_step_bytes",
     "streamed_draft_slots",
     "transient_bytes",
     "vision_bytes",
@@ -39,7 +41,9 @@ __all__ = [
 BASE_WINDOW_TOKENS: Final = 32_768
 """The window every fixed cost already includes."""
 
-_CAPACITY_STEP_TOKENS: Final = 1024
+SEQUENCE_STEP_TOKENS: Final = 1024
+"""The sequence cache grows by this many tokens."""
+
 _NGRAM_CACHE_BYTES: Final = 256 * MB
 _BUFFER_CACHE_BYTES: Final = 512 * MIB
 _PROCESS_BYTES: Final = 128 * MIB
@@ -152,9 +156,17 @@ def active_sequence_bytes(geometry: ModelGeometry, tokens: int, *, extra_layers:
         tokens: The window.
         extra_layers: Attention layers beyond the model's own; 1 with a draft head.
     """
-    steps = -(-tokens // _CAPACITY_STEP_TOKENS)
+    steps = -(-tokens // SEQUENCE_STEP_TOKENS)
     per_token = geometry.kv_bytes_per_token + extra_layers * geometry.kv_layer_bytes_per_token
-    return steps * _CAPACITY_STEP_TOKENS * per_token
+    return steps * SEQUENCE_STEP_TOKENS * per_token
+
+
+def sequence_step_bytes(geometry: ModelGeometry, tokens: int) -> int:
+    """Return what a sequence cache that is full with ``tokens`` takes to grow by a step.
+
+    The rows of the step in every layer, and the copy that one layer's rows are in while they move.
+    """
+    return SEQUENCE_STEP_TOKENS * geometry.kv_bytes_per_token + tokens * geometry.kv_layer_bytes_per_token
 
 
 def additional_active_bytes(geometry: ModelGeometry, window: int, *, extra_layers: int = 0) -> int:

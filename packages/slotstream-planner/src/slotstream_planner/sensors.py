@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ __all__ = ["DeviceMemory", "parse_vm_stat", "read_mac_available_bytes", "read_nv
 
 _TIMEOUT_S = 10
 _PAGE_SIZE = re.compile(r"page size of (\d+) bytes")
+_DEVICE = re.compile(r"\d+|GPU-[0-9a-f-]+")
 _MAC_LINES = ("Pages free", "Pages purgeable", "File-backed pages")
 
 
@@ -54,8 +56,15 @@ def read_mac_available_bytes() -> int:
 
 
 def read_nvidia_memory(program: str = "nvidia-smi") -> DeviceMemory | None:
-    """Return the first NVIDIA device's memory, or None where there is no device or driver."""
+    """Return the memory of the first NVIDIA device, of those in CUDA_VISIBLE_DEVICES where that is set.
+
+    Returns:
+        None where there is no device or driver.
+    """
     query = [program, "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits"]
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    if _DEVICE.fullmatch(first):
+        query.append(f"--id={first}")
     try:
         lines = _output(query).strip().splitlines()
     except MachineError:

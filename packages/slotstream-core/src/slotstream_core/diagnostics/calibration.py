@@ -15,7 +15,7 @@ from slotstream_core.engine import load
 from slotstream_core.errors import RequestError
 from slotstream_core.events import Finished
 from slotstream_core.generation.sampling import SamplingParams
-from slotstream_core.loading import machine_here
+from slotstream_core.memory import machine_here
 from slotstream_planner import InsufficientMemory, ModelGeometry, PlanRequest
 from slotstream_planner.forecast import rate_of_waits
 from slotstream_planner.hitcurves import HitCurve, RecordedProfile

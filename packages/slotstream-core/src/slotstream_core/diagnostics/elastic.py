@@ -14,8 +14,8 @@ from slotstream_core.diagnostics.continuing import continue_greedily, invented_i
 from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
 from slotstream_core.errors import PlanError
 from slotstream_core.governing import ExpertsPool, Governor, Sensors
-from slotstream_core.loading import LoadedModel, load_model, machine_here, plan_here
-from slotstream_core.memory import drop_buffer_cache, planned_footprint
+from slotstream_core.loading import LoadedModel, load_model, plan_here
+from slotstream_core.memory import drop_buffer_cache, machine_here, planned_footprint
 from slotstream_planner import Machine, MemoryPlan, PlanRequest
 from slotstream_planner.charges import floor_slots
 from slotstream_planner.pressure import PressureLevel

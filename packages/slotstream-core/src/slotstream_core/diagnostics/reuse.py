@@ -67,7 +67,7 @@ class _Reader:
         """Read a prompt and go on greedily; without a memory it is read from its beginning, in the same passes."""
         loaded, state = self._loaded, self._loaded.model.new_state()
         prompt = (memory or self.new_memory()).follow(prompt_array(ids), self._key, shared_tokens=shared_tokens)
-        resumed = prompt.resume(state) if memory is not None else None
+        resumed = prompt.resume(state, CancelToken()) if memory is not None else None
         cached, spare = state.length, 0
         if loaded.experts.shares_reads:
             spare = spare_tokens(

@@ -16,10 +16,11 @@ class StopCheck(Protocol):
 
 
 class CancelToken:
-    """Asks a running generation to stop at its next safe boundary: between prompt passes and between tokens.
+    """Asks a running generation to stop at its next safe boundary.
 
-    Any thread, or a signal handler, may call `cancel`; the generation then raises `GenerationCancelled`.  `finish` ends
-    a reply early that has said enough.
+    These lie between two layers or passes of a prompt, between two parts of a kept state on disk, and between two
+    tokens. Any thread, or a signal handler, may call `cancel`; the generation then raises `GenerationCancelled`.
+    `finish` ends a reply early that has said enough.
     """
 
     def __init__(self) -> None:

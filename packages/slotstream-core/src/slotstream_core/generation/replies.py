@@ -5,7 +5,7 @@ from contextlib import closing
 
 from slotstream_core.events import FinishReason
 from slotstream_core.generation.assembly import ReplyAssembler, TextEvent
-from slotstream_core.generation.control import CancelToken
+from slotstream_core.generation.control import CancelToken, StopCheck
 from slotstream_core.generation.decoding import Decoder, Row
 
 
@@ -44,15 +44,15 @@ class ReplyLoop:
         """Tokens taken inside a thinking block."""
         return self._assembler.thinking_tokens
 
-    def events(self, decoder: Decoder, row: Row) -> Iterator[TextEvent]:
+    def events(self, decoder: Decoder, row: Row, stop: StopCheck) -> Iterator[TextEvent]:
         """Yield what the reply's tokens complete, held-back text at the end included.
 
         Args:
             decoder: Continues the sequence; afterwards its state holds every token taken but the last.
             row: Logits after the prompt, float32 [vocabulary].
+            stop: Asked between two tokens; what it raises ends the reply there.
 
         Raises:
-            GenerationCancelled: Between two tokens, when asked to stop.
             ExpertReadError: Expert bytes could not be read.
         """
         with closing(decoder.tokens(row, limit=self._budget)) as tokens:
@@ -67,7 +67,7 @@ class ReplyLoop:
                     break
                 if self._assembler.stop_string is not None or len(self.generated) == self._budget:
                     break
-                self._cancel.check()
+                stop.check()
                 if self._cancel.enough:
                     self.reason = "stop"
                     break

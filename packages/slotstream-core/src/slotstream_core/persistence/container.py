@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from slotstream_core.errors import StateFileDamaged
+from slotstream_core.generation.control import StopCheck
 
 MAGIC: Final = b"SLOTPFX1"
 END_MAGIC: Final = b"SLOTEND1"
@@ -59,10 +60,14 @@ class Container:
     byte_count: int
     modified_ns: int
 
-    def read(self, indices: Sequence[int] | None = None) -> list[bytes]:
+    def read(self, indices: Sequence[int] | None = None, *, stop: StopCheck | None = None) -> list[bytes]:
         """Return payloads, all of them or those of some indices, checked.
 
         While one is read, the one before it is checked on another thread: both let go of Python's lock.
+
+        Args:
+            indices: Which payloads; None for all.
+            stop: Asked before each payload; what it raises ends the reading.
 
         Raises:
             StateFileDamaged: A payload is cut off or has another checksum.
@@ -73,6 +78,8 @@ class Container:
             _read_ahead(descriptor)
             found, checks = list[bytes](), list[Future[bool]]()
             for index in chosen:
+                if stop is not None:
+                    stop.check()
                 data = _read_whole(descriptor, self.payloads[index])
                 found.append(data)
                 checks.append(checker.submit(self.payloads[index].holds, data))

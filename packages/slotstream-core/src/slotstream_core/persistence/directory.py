@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from slotstream_core.errors import InaccessibleFile, StateFileDamaged
+from slotstream_core.generation.control import StopCheck
 from slotstream_core.persistence.container import Container, read_container, write_container
 from slotstream_core.persistence.locking import DirectoryLock
 from slotstream_core.persistence.records import (
@@ -208,8 +209,13 @@ class PrefixDirectory:
         self._content.replies[name] = (size, self._now_ns())
         return True
 
-    def restore(self, head: HeadFile, model_key: str) -> StateSnapshot:
+    def restore(self, head: HeadFile, model_key: str, *, stop: StopCheck | None = None) -> StateSnapshot:
         """Read a state.
+
+        Args:
+            head: Which.
+            model_key: The model it will belong to.
+            stop: Asked before each array of rows is read; what it raises ends the reading, and nothing is removed.
 
         Raises:
             StateFileDamaged: One of its files is damaged or gone; the states that need it were removed.
@@ -221,7 +227,7 @@ class PrefixDirectory:
             if (present.identity, present.extents, present.arrays) != (head.identity, head.extents, head.arrays):
                 raise StateFileDamaged(container.path, "it is another state than the one that was found first")
             fixed = fixed_arrays(head, container)
-            segments = tuple(self._read_extent(extent) for extent in head.extents)
+            segments = tuple(self._read_extent(extent, stop) for extent in head.extents)
         except (StateFileDamaged, FileNotFoundError) as error:
             path = error.path if isinstance(error, StateFileDamaged) else Path(str(error.filename))
             self._remove_users(path)
@@ -269,11 +275,11 @@ class PrefixDirectory:
                 return self._files[each]
         return None
 
-    def _read_extent(self, extent: Extent) -> RowSegment:
+    def _read_extent(self, extent: Extent, stop: StopCheck | None) -> RowSegment:
         path = self._path(extent.segment, SEGMENT_SUFFIX)
         whole = next((each for each, name in self._files.items() if name == extent.segment), None)
         if whole is None:
-            whole = parse_segment(read_container(path))
+            whole = parse_segment(read_container(path), stop=stop)
             self._files[whole] = extent.segment
         if not whole.start <= extent.start < extent.end <= whole.end:
             raise StateFileDamaged(path, f"it has no rows of tokens {extent.start:,} to {extent.end:,}")

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from slotstream_core.errors import StateError, StateFileDamaged
+from slotstream_core.generation.control import StopCheck
 from slotstream_core.persistence.container import Container
 from slotstream_core.state.rows import HostArray, RowForm, RowSegment, host_dtype
 
@@ -138,8 +139,8 @@ def segment_header(segment: RowSegment, name: str) -> dict[str, Any]:
     return {**header, "start": segment.start, "end": segment.end, "arrays": arrays}
 
 
-def parse_segment(container: Container) -> RowSegment:
-    """Read a segment's file.
+def parse_segment(container: Container, *, stop: StopCheck | None = None) -> RowSegment:
+    """Read a segment's file; ``stop`` is asked before each array.
 
     Raises:
         StateFileDamaged: It says something impossible, or a payload is damaged.
@@ -152,7 +153,7 @@ def parse_segment(container: Container) -> RowSegment:
         start, end = int(header["start"]), int(header["end"])
         if not 0 <= start < end < LARGEST_TOKENS:
             raise ValueError(f"tokens {start} to {end}")
-        data = container.read()
+        data = container.read(stop=stop)
         for (name, dtype, shape, form), payload in zip(header["arrays"], data, strict=True):
             forms[name] = RowForm(**{key: int(value) for key, value in form.items()})
             values = np.frombuffer(payload, host_dtype(dtype)).reshape(_shape(shape))

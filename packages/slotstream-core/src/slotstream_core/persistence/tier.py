@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from slotstream_core.errors import StateFileDamaged
+from slotstream_core.generation.control import StopCheck
 from slotstream_core.persistence.container import Container
 from slotstream_core.persistence.directory import NewHead, PersistentOptions, PrefixDirectory, SaveOutcome
 from slotstream_core.persistence.records import FORMAT, HeadFile
@@ -68,13 +69,20 @@ class DiskTier:
         self._queue.close()
         self._directory.close()
 
-    def finish_writing(self) -> None:
-        """Wait until everything that was to be written is."""
-        self._queue.drain()
+    def finish_writing(self, stop: StopCheck | None = None) -> None:
+        """Wait until everything that was to be written is, or until ``stop`` raises."""
+        self._queue.drain(stop)
 
-    def longest(self, ids: Ids, key: PrefixKey, *, above: int) -> HeadFile | None:
-        """Return the longest kept state longer than ``above`` that a prompt can go on from, if there is one."""
-        self._queue.drain()
+    def longest(self, ids: Ids, key: PrefixKey, *, above: int, stop: StopCheck | None = None) -> HeadFile | None:
+        """Return the longest kept state longer than ``above`` that a prompt can go on from, if there is one.
+
+        Args:
+            ids: The prompt.
+            key: What it is computed with.
+            above: Tokens of a state that is at hand.
+            stop: Asked while this waits for what is being written; what it raises ends the waiting.
+        """
+        self._queue.drain(stop)
         lengths = key.boundaries(ids)
         names = state_names(self._identity, key, ids, lengths)
         for length in reversed(lengths):
@@ -85,11 +93,11 @@ class DiskTier:
                 return head
         return None
 
-    def restore(self, head: HeadFile, key: PrefixKey) -> StateSnapshot | None:
-        """Read a state; None, after a line in the log, when that is impossible."""
-        self._queue.drain()
+    def restore(self, head: HeadFile, key: PrefixKey, *, stop: StopCheck | None = None) -> StateSnapshot | None:
+        """Read a state; None, after a line in the log, when that is impossible. What ``stop`` raises ends it."""
+        self._queue.drain(stop)
         try:
-            snapshot = self._directory.restore(head, key.model)
+            snapshot = self._directory.restore(head, key.model, stop=stop)
         except StateFileDamaged as error:
             self._counts["damaged"] += 1
             logger.warning("%s", error)
@@ -115,7 +123,16 @@ class DiskTier:
         name = state_names(self._identity, key, ids, [len(ids)])[len(ids)]
         self._queue.put(partial(self._directory.touch, name), 0)
 
-    def save(self, ids: Ids, key: PrefixKey, snapshot: StateSnapshot, *, shared: bool, continued: bool) -> None:
+    def save(
+        self,
+        ids: Ids,
+        key: PrefixKey,
+        snapshot: StateSnapshot,
+        *,
+        shared: bool,
+        continued: bool,
+        stop: StopCheck | None = None,
+    ) -> None:
         """Have a state written, at least the part that is not on disk yet; waits only while too much is to be written.
 
         Args:
@@ -124,6 +141,7 @@ class DiskTier:
             snapshot: The state.
             shared: Whether conversations start with it.
             continued: Whether its prompt went on from an earlier state.
+            stop: Asked while this waits; what it raises ends the waiting, and the state is not written.
         """
         lengths = [*key.boundaries(ids), len(ids)]
         names = state_names(self._identity, key, ids, lengths)
@@ -135,7 +153,7 @@ class DiskTier:
             continued=continued,
             beginnings=[names[length] for length in lengths[:-1]],
         )
-        self._queue.put(partial(self._write, new), snapshot.fixed_bytes + snapshot.row_bytes)
+        self._queue.put(partial(self._write, new), snapshot.fixed_bytes + snapshot.row_bytes, stop)
 
     def _write(self, new: NewHead) -> None:
         """Write a state; on the queue's thread."""

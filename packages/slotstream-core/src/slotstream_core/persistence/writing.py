@@ -11,8 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from slotstream_core.generation.control import StopCheck
+
 MOST_WAITING_BYTES: Final = 64 * 2**20
 """What may wait to be written together; something larger is taken when nothing else waits."""
+LOOK_S: Final = 0.05
+"""Between two questions to somebody who may end a wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,27 +57,31 @@ class WriteQueue:
         with self._changed:
             return Backlog(waiting_bytes=self._waiting_bytes, delays=self._delays, delayed_s=self._delayed_s)
 
-    def put(self, job: Callable[[], None], byte_count: int) -> None:
+    def put(self, job: Callable[[], None], byte_count: int, stop: StopCheck | None = None) -> None:
         """Run a job after those given before, waiting first while too much is to be written.
 
         Args:
             job: Handles its own errors.  One that raises all the same ends like any thread's target; later jobs run.
             byte_count: What it keeps in memory until it is done.
+            stop: As for `drain`; when it raises, the job is not taken.
         """
         with self._changed:
             if self._too_much_with(byte_count):
                 started = time.perf_counter()
-                self._changed.wait_for(lambda: not self._too_much_with(byte_count))
+                self._wait_for(lambda: not self._too_much_with(byte_count), stop)
                 self._delays += 1
                 self._delayed_s += time.perf_counter() - started
             self._waiting.append((job, byte_count))
             self._waiting_bytes += byte_count
             self._start()
 
-    def drain(self) -> None:
-        """Wait until everything given so far is done."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting and not self._busy)
+    def drain(self, stop: StopCheck | None = None) -> None:
+        """Wait until everything given so far is done.
+
+        Args:
+            stop: Asked while it waits; what it raises ends the waiting, not the writing.
+        """
+        self._wait_for(lambda: not self._waiting and not self._busy, stop)
 
     def close(self) -> None:
         """Wait until everything is done and the thread has ended.  The queue may be used again."""
@@ -82,6 +90,12 @@ class WriteQueue:
             thread = self._thread
         if thread is not None:
             thread.join()
+
+    def _wait_for(self, condition: Callable[[], bool], stop: StopCheck | None) -> None:
+        with self._changed:
+            while not self._changed.wait_for(condition, None if stop is None else LOOK_S):
+                if stop is not None:
+                    stop.check()
 
     def _too_much_with(self, byte_count: int) -> bool:
         return self._waiting_bytes > 0 and self._waiting_bytes + byte_count > self._most_bytes

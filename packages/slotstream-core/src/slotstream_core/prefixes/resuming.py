@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slotstream_core.errors import StateError
+from slotstream_core.generation.control import StopCheck
 from slotstream_core.persistence.tier import DiskTier
 from slotstream_core.prefixes.boundaries import LEAST_SHARED_TOKENS, Ids, floor_to, turn_starts
 from slotstream_core.prefixes.cache import MissReason, PrefixCache
@@ -67,6 +68,7 @@ class PromptMemory:
     ) -> None:
         self._tier = tier
         self._rows: Sequence[RowSegment] = ()
+        self._stop: StopCheck | None = None
         self._continued = False
         self.persist = persist
         self._cache = cache
@@ -86,12 +88,17 @@ class PromptMemory:
         """Lengths at which the state is to be kept, known once `resume` was called."""
         return self._purposes.keys()
 
-    def resume(self, state: SequenceState) -> Resumption:
+    def resume(self, state: SequenceState, stop: StopCheck) -> Resumption:
         """Bring an empty state as far as a kept one goes, and decide what is kept on the way.
+
+        Args:
+            state: Of no tokens.
+            stop: Asked while the disk is waited for, now and in `passed`; what it raises ends the waiting.
 
         Raises:
             StateError: The state has seen tokens.
         """
+        self._stop = stop
         if not self._enabled:
             return Resumption(tokens=0, reason=None, logits=None)
         from_disk = self._load(state)
@@ -116,7 +123,7 @@ class PromptMemory:
         if self._tier is None:
             return
         if kept.purpose == "speculative" and self._persists(kept.ids):
-            self._tier.save(kept.ids, self.key, kept.snapshot, shared=True, continued=True)
+            self._tier.save(kept.ids, self.key, kept.snapshot, shared=True, continued=True, stop=self._stop)
         else:
             self._tier.used(kept.ids, self.key)
 
@@ -132,8 +139,8 @@ class PromptMemory:
         if self._tier is None:
             return False
         here = self._cache.find(self.ids, self.key, use=False).state
-        head = self._tier.longest(self.ids, self.key, above=0 if here is None else len(here.ids))
-        snapshot = None if head is None else self._tier.restore(head, self.key)
+        head = self._tier.longest(self.ids, self.key, above=0 if here is None else len(here.ids), stop=self._stop)
+        snapshot = None if head is None else self._tier.restore(head, self.key, stop=self._stop)
         if head is None or snapshot is None:
             return False
         try:
@@ -199,6 +206,10 @@ class PromptMemory:
             known = self._cache.known_rows(ids, self.key, self._rows)
             snapshot = state.snapshot(known) if kept is None else kept.snapshot
             self._rows = snapshot.segments
-            self._tier.save(ids, self.key, snapshot, shared=purpose in CHECKPOINTS, continued=self._continued)
+            self._tier.save(
+                ids, self.key, snapshot, shared=purpose in CHECKPOINTS, continued=self._continued, stop=self._stop
+            )
             if kept is None:
-                self._tier.finish_writing()  # nothing has reserved memory for a copy that stays until it is written
+                self._tier.finish_writing(
+                    self._stop
+                )  # nothing has reserved memory for a copy that stays until it is written

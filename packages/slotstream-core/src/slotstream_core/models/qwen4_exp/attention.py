@@ -14,8 +14,9 @@ from slotstream_core.models.qwen4_exp.projections import FusedProjection, Weight
 from slotstream_core.models.qwen4_exp.rotary import Angles, rotate
 from slotstream_core.state.rows import HostValues, RowForm
 from slotstream_core.state.snapshot import GrowingArray
+from slotstream_planner.charges import SEQUENCE_STEP_TOKENS
 
-CACHE_STEP_TOKENS = 1024
+CACHE_STEP_TOKENS = SEQUENCE_STEP_TOKENS
 """The key and value caches grow by this many tokens."""
 
 SCORE_BYTES_LIMIT = 64 * 2**20

@@ -259,7 +259,8 @@ class Qwen4ExpModel:
             return
         streams = []
         for number, tokens in enumerate(passes):
-            result = self._forward(tokens, state, logits)
+            with closing(self._layers_of(tokens, state, logits)) as layers:
+                result = yield from _shares(layers, number, len(passes))
             streams.append(result.streams)
             if number in keep:
                 read.kept[number] = state.fork()
@@ -347,6 +348,25 @@ class Qwen4ExpModel:
         decode: bool = False,
         watch: PassWatch | None = None,
     ) -> ForwardResult:
+        layers = self._layers_of(tokens, state, logits, record=record, decode=decode, watch=watch)
+        while True:
+            try:
+                next(layers)
+            except StopIteration as ended:
+                result: ForwardResult = ended.value
+                return result
+
+    def _layers_of(
+        self,
+        tokens: Ids,
+        state: SequenceState,
+        logits: Literal["last", "all"],
+        *,
+        record: bool = False,
+        decode: bool = False,
+        watch: PassWatch | None = None,
+    ) -> Generator[float, None, ForwardResult]:
+        """Run one pass; yield the share of it that is done after each layer, where it may be left for good."""
         state.begin_pass(self._key)
         positions = self._positions(state.length, len(tokens), record=record)
         ngrams = self._begin_look_ups(tokens, state)
@@ -356,7 +376,7 @@ class Qwen4ExpModel:
         few = self._eager is not None and len(tokens) < HOST_ROWS  # no product of these goes through a BLAS
         blas = nullcontext() if few else self._plain_blas()
         with pass_leases() as leases, blas, ahead as watch:
-            streams = self._through_layers(tokens, state, positions, ngrams, leases, watch)
+            streams = yield from self._through_layers(tokens, state, positions, ngrams, leases, watch)
             result = ForwardResult(logits=self._logits(streams, logits), streams=streams)
             following = state.layers
             if self.draft_head is not None:
@@ -379,8 +399,8 @@ class Qwen4ExpModel:
         ngrams: LookUps,
         leases: PassLeases,
         watch: PassWatch | None,
-    ) -> mx.array:
-        """The streams of a pass after the last layer, [T, streams, hidden]."""
+    ) -> Generator[float, None, mx.array]:
+        """Return the streams of a pass after the last layer, [T, streams, hidden]; yield as `_layers_of`."""
         launched = None
         if self._launched is not None and len(tokens) == 1 and not positions.record:
             launched = self._launched.begin_pass(positions.start, watch)
@@ -396,6 +416,7 @@ class Qwen4ExpModel:
             else:
                 streams = self._layers[index](streams, state.layers[index], positions, leases, watch)
                 index += 1
+            yield index / len(self._layers)
         return streams
 
     @property
@@ -480,6 +501,20 @@ def _draft_state(state: SequenceState) -> DraftState:
     if not isinstance(found, DraftState):
         raise StateError(f"a {type(found).__name__} was found where the draft head's state should be")
     return found
+
+
+def _shares(
+    layers: Generator[float, None, ForwardResult], number: int, count: int
+) -> Generator[float, None, ForwardResult]:
+    """Run the pass of that number; yield the share of all ``count`` passes that is done, and return what it returns."""
+    while True:
+        try:
+            share = next(layers)
+        except StopIteration as ended:
+            result: ForwardResult = ended.value
+            return result
+        if share < 1.0:
+            yield (number + share) / count
 
 
 def _joined(parts: list[mx.array]) -> mx.array:
