@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 BACKEND ?= cpu
 TEST_WORKERS ?= 2
+FUZZ_MINUTES ?= 10
+FUZZ ?= tests
 UV_VERSION := 0.13.9
 UV := .uv/bin/uv
 RUN := .venv/bin/python
@@ -13,7 +15,7 @@ export UV_HTTP_RETRIES ?= 6
 SYNC_cpu := sync --locked --quiet
 SYNC_cuda := sync --locked --quiet --extra cuda --no-install-package mlx-cpu
 
-.PHONY: help setup demo test test-native-off test-slow test-agents check format lock docs bench clean
+.PHONY: help setup demo test test-native-off test-slow fuzz test-agents check format lock docs bench clean
 
 help:
 	@echo "make demo        run the main job on the demo model"
@@ -21,6 +23,7 @@ help:
 	@echo "make check       format, lint, types, spelling, lock and docs drift"
 	@echo "make test-native-off  the core tests without compiled layers, then with plain C"
 	@echo "make test-slow   the heavy proofs of docs/testing.md"
+	@echo "make fuzz        give the property tests fresh examples for FUZZ_MINUTES (10)"
 	@echo "make test-agents run real coding agents at a scripted model"
 	@echo "make format      rewrite the sources in the house format"
 	@echo "make docs        regenerate the generated pages"
@@ -51,6 +54,10 @@ test-native-off: setup
 
 test-slow: setup
 	$(RUN) -m pytest -q -m slow
+
+fuzz: setup
+	@end=$$(( $$(date +%s) + 60 * $(FUZZ_MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
+	  $(RUN) -m pytest -q -x -n $(TEST_WORKERS) -m hypothesis --hypothesis-profile fresh $(FUZZ) || exit 1; done
 
 test-agents: setup
 	$(RUN) -m pytest -q -m agents tests/e2e/agents

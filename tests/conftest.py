@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from slotpack.catalog import DEMO_MODEL, default_directory, find_model
 from slotpack.store import WeightStore
@@ -24,6 +25,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("fixed")
+
+# Other examples every time, for `make fuzz`; what failed is tried first the next time.
+settings.register_profile(
+    "fresh",
+    parent=settings.get_profile("fixed"),
+    derandomize=False,
+    max_examples=400,
+    print_blob=True,
+    database=DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples"),
+)
 
 
 def pytest_sessionstart() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotstream_core.generation.draft_costs import PassCost
@@ -187,7 +187,7 @@ def test_a_text_that_repeats_itself_is_copied_from_the_first_price_on_and_pays_f
     assert decoding.gained > 20 > 0 > alone.gained
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.integers(1, 150)), min_size=1, max_size=10),
     st.integers(0, 2**32),

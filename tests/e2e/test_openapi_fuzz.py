@@ -27,9 +27,7 @@ TURN = {
     "required": ["role", "content"],
 }
 JSON_TYPES = {"text": "string"}
-effort = settings(
-    max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+effort = settings(max_examples=12, suppress_health_check=list(HealthCheck))
 NOT_OFFERED = {"/api/pull", "/api/create"}  # answered 501 by design
 
 
