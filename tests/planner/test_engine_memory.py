@@ -9,6 +9,7 @@ import pytest
 from slotstream_planner import InsufficientMemory, InvalidRequest, Machine, PlanRequest, plan, published_geometry
 from slotstream_planner.charges import fixed_cost, lookahead_bytes
 from slotstream_planner.engine_memory import EngineMemory, dense_batch_bytes, engine_memory
+from slotstream_planner.governor import GovernorState, credited_bytes
 from slotstream_planner.lanes import (
     PART_BYTES,
     STAGING,
@@ -106,6 +107,36 @@ def test_a_host_without_room_for_pinned_memory_is_refused_with_the_numbers() -> 
         plan(PUBLISHED, replace(DEVICE, host_available_bytes=10**7), REQUEST)
     assert refused.value.available_bytes == 10**7
     assert plan(PUBLISHED, replace(DEVICE, host_available_bytes=None), REQUEST).ledger.host_bytes > 10**7
+
+
+def test_conversations_beside_a_device_are_kept_in_the_hosts_memory_and_leave_the_device_to_experts() -> None:
+    small = replace(DEVICE, ram_bytes=40 * GB, working_set_bytes=40 * GB, available_bytes=40 * GB)
+    kept, none = (
+        plan(PUBLISHED, small, PlanRequest(max_context=65_536, prefix_cache=cached)) for cached in ("on", "off")
+    )
+    ledger = kept.ledger
+    assert kept.retained_tokens == 65_536  # a whole conversation
+    assert ledger.retained_bytes == 65_536 * PUBLISHED.kv_bytes_per_token + 3 * PUBLISHED.recurrent_bytes
+    assert ledger.all_host_bytes == ledger.host_bytes + ledger.retained_bytes
+    assert "retained conversations" not in {name for name, size in ledger.lines if size}
+    assert kept.pool_slots == none.pool_slots
+    assert none.ledger.all_host_bytes == none.ledger.host_bytes
+
+
+def test_a_host_keeps_no_more_of_conversations_than_a_quarter_of_what_it_has() -> None:
+    host_bytes = 4 * GB
+    kept = plan(PUBLISHED, replace(DEVICE, host_available_bytes=host_bytes), PlanRequest(max_context=200_000))
+    assert 0 < kept.ledger.retained_bytes <= host_bytes // 4
+    assert kept.retained_tokens < 200_000
+
+
+def test_what_the_host_keeps_is_not_taken_for_memory_of_the_device() -> None:
+    loaded = plan(PUBLISHED, DEVICE, REQUEST)
+    states = [
+        GovernorState(plan=loaded, slots=loaded.pool_slots, last_resize_s=0.0, prefix_bytes=held_bytes)
+        for held_bytes in (0, 5 * GB)
+    ]
+    assert credited_bytes(states[0], GB) == credited_bytes(states[1], GB)
 
 
 def test_the_lookahead_of_a_processor_reserves_what_its_lanes_and_compact_routers_take() -> None:

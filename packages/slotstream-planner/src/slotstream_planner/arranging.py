@@ -43,6 +43,7 @@ Retention = Literal["share", "complete"]
 _RESIDENT_DRAFT_EXPERTS: Final = 76.0
 _STREAMED_DRAFT_EXPERTS: Final = 28.0
 _PLAIN_LOOKAHEAD_EXPERTS: Final = 20.0
+_HOST_SHARE: Final = 4
 _RESOURCE_PROFILE: Final = "original-affine4-memory-v1"
 
 
@@ -130,9 +131,23 @@ class _Board:
         self.context_bytes = extra_context_bytes(geometry, window) + self.vision_bytes
         base = base_window(geometry)
         retained_growth = 0
-        if retention == "complete" and window > base:
+        if retention == "complete" and window > base and not self.retains_apart:
             retained_growth = retention_bytes(geometry, window) - retention_bytes(geometry, base)
         self.window_charge_bytes = extra_context_bytes(geometry, window) + retained_growth
+
+    @property
+    def retains_apart(self) -> bool:
+        """Whether conversations are retained in the host's memory, beside an accelerator's own that is divided here."""
+        return self.machine.kind == "cuda"
+
+    def apart_tokens(self) -> int | None:
+        """Most tokens to retain in the host's memory, a quarter of it; None where they are in what is divided."""
+        if not self.retains_apart:
+            return None
+        host, per_token = self.machine.host_available_bytes, self.geometry.kv_bytes_per_token
+        if host is None or per_token == 0:
+            return self.window
+        return max(0, host // _HOST_SHARE - retention_fixed_bytes(self.geometry)) // per_token
 
     def draft_charge(self, draft: DraftState) -> int:
         if draft == "off":
@@ -174,6 +189,7 @@ class _Board:
                 retained_floor=self.retained_floor,
                 retains=retains,
                 forced_pass=self.request.prefill_chunk,
+                apart_tokens=self.apart_tokens(),
             )
         target = self.target(draft)
         engine_bytes = self.engine(draft, lookahead=False).charged_bytes
@@ -185,6 +201,7 @@ class _Board:
             retained_floor=self.retained_floor,
             retains=retains,
             forced_pass=self.request.prefill_chunk,
+            apart_tokens=self.apart_tokens(),
         )
         return target, self._within_wish(split)
 
@@ -260,6 +277,7 @@ class _Board:
             lookahead_reserve_bytes=lookahead_charge,
             expert_workspace_bytes=engine.charged_bytes,
             host_bytes=engine.host_bytes,
+            retained_on_host=self.retains_apart,
         )
         target_bytes = None if target is None else target.target_bytes
         if target_bytes is not None and self._wished_slots() == split.slots:
@@ -320,11 +338,12 @@ def check_fit(arrangement: Arrangement, geometry: ModelGeometry, machine: Machin
             required_bytes=peak,
             available_bytes=usable,
         )
-    pinned, host = arrangement.ledger.host_bytes, machine.host_available_bytes
-    if host is not None and pinned > host:
+    ledger, host = arrangement.ledger, machine.host_available_bytes
+    if host is not None and ledger.all_host_bytes > host:
         raise InsufficientMemory(
-            f"reading experts of {geometry.name} to the device takes {format_bytes(pinned)} of the host's memory, of "
-            f"which {format_bytes(host)} are available; free memory or use fewer lanes (SLOTSTREAM_IO_QUEUE_DEPTH)",
-            required_bytes=pinned,
+            f"reading experts of {geometry.name} to the device takes {format_bytes(ledger.host_bytes)} of the host's "
+            f"memory and retained conversations {format_bytes(ledger.all_host_bytes - ledger.host_bytes)}, and "
+            f"{format_bytes(host)} are available; free memory or use fewer lanes (SLOTSTREAM_IO_QUEUE_DEPTH)",
+            required_bytes=ledger.all_host_bytes,
             available_bytes=host,
         )

@@ -167,7 +167,9 @@ def _hold(state: GovernorState, fresh: MemoryPlan, *, accepts_requests: bool) ->
 def credited_bytes(state: GovernorState, available_bytes: int) -> int:
     """Return availability plus what this process itself holds and would be planned again."""
     geometry, ledger = state.plan.geometry, state.plan.ledger
-    held = state.slots * geometry.slot_bytes + ledger.fixed_bytes + state.prefix_bytes + ledger.lookahead_reserve_bytes
+    held = state.slots * geometry.slot_bytes + ledger.fixed_bytes + ledger.lookahead_reserve_bytes
+    if not ledger.retained_on_host:
+        held += state.prefix_bytes
     if state.plan.draft != "off":
         held += draft_bytes(geometry, streamed=state.plan.draft == "streamed")
     if state.plan.vision_reserved:

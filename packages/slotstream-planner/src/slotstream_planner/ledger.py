@@ -35,7 +35,9 @@ class MemoryLedger:
         lookahead_reserve_bytes: Staging, router copies and correction of the lookahead.
         expert_workspace_bytes: What the engine holds for experts beside their slots
             (`slotstream_planner.engine_memory`) where the fixed cost does not include it.
-        host_bytes: Memory of the host that is taken beside an accelerator's own; not part of the peak.
+        host_bytes: Pinned memory of the host beside an accelerator's own; not part of the peak.
+        retained_on_host: Whether retained conversations lie in the host's memory beside an accelerator's own, and are
+            not part of the peak either.
     """
 
     resource_identity: str
@@ -53,6 +55,17 @@ class MemoryLedger:
     lookahead_reserve_bytes: int
     expert_workspace_bytes: int = 0
     host_bytes: int = 0
+    retained_on_host: bool = False
+
+    @property
+    def retained_bytes(self) -> int:
+        """What retained conversations hold, wherever that is."""
+        return self.retained_capacity_bytes + self.retained_recurrent_bytes
+
+    @property
+    def all_host_bytes(self) -> int:
+        """What is taken of the host's memory beside an accelerator's own."""
+        return self.host_bytes + (self.retained_bytes if self.retained_on_host else 0)
 
     @property
     def lines(self) -> list[tuple[str, int]]:
@@ -61,8 +74,8 @@ class MemoryLedger:
             ("fixed: shared weights, runtime, active sequence", self.fixed_bytes),
             ("expert slots", self.pool_bytes),
             ("active sequence beyond the base window", self.additional_active_bytes),
-            ("retained conversations", self.retained_capacity_bytes),
-            ("retained recurrent states", self.retained_recurrent_bytes),
+            ("retained conversations", 0 if self.retained_on_host else self.retained_capacity_bytes),
+            ("retained recurrent states", 0 if self.retained_on_host else self.retained_recurrent_bytes),
             ("prompt pass workspace", self.prefill_bytes),
             ("long-context reserve", self.long_context_reserve_bytes),
             ("draft head", self.mtp_resident_bytes),

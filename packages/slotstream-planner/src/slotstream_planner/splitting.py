@@ -44,6 +44,7 @@ def split_budget(
     retained_floor: int,
     retains: bool,
     forced_pass: int | None,
+    apart_tokens: int | None = None,
 ) -> Split:
     """Divide what a target leaves after every fixed charge.
 
@@ -57,10 +58,13 @@ def split_budget(
         retained_floor: Tokens that must be retained whatever the budget; 0 for no demand.
         retains: Whether conversations are retained at all.
         forced_pass: A pass size to use instead of choosing.
+        apart_tokens: Most tokens retained in memory that the budget is no part of; None where it pays for them.
     """
     retained = _retained_share(geometry, budget_bytes, window)
+    if apart_tokens is not None:
+        retained = min(retained, apart_tokens)
     retained = max(retained, min(retained_floor, window)) if retains else 0
-    rest = budget_bytes - retention_bytes(geometry, retained)
+    rest = budget_bytes - (retention_bytes(geometry, retained) if apart_tokens is None else 0)
     floor, most = floor_slots(geometry), geometry.total_experts
 
     def slots_beside(tokens: int) -> int:
@@ -75,11 +79,20 @@ def split_budget(
 
 
 def split_pool(
-    geometry: ModelGeometry, slots: int, *, window: int, retained_floor: int, retains: bool, forced_pass: int | None
+    geometry: ModelGeometry,
+    slots: int,
+    *,
+    window: int,
+    retained_floor: int,
+    retains: bool,
+    forced_pass: int | None,
+    apart_tokens: int | None = None,
 ) -> Split:
-    """Derive pass and retention from a pool of fixed size, treating its bytes as the budget."""
+    """Derive pass and retention from a pool of fixed size, treating its bytes as the budget; see `split_budget`."""
     pool_bytes = slots * geometry.slot_bytes
     retained = _retained_share(geometry, pool_bytes, window)
+    if apart_tokens is not None:
+        retained = min(retained, apart_tokens)
     retained = max(retained, min(retained_floor, window)) if retains else 0
     pass_tokens = forced_pass or affordable_passes(geometry, pool_bytes)[-1]
     return Split(slots=slots, pass_tokens=pass_tokens, retained_tokens=retained)

@@ -23,9 +23,8 @@ from slotstream_planner import MemoryPlan
 
 def cache_budget(plan: MemoryPlan) -> CacheBudget:
     """Return what a plan reserves for retained conversations; nothing when it retains none."""
-    ledger = plan.ledger
     return CacheBudget(
-        capacity_bytes=ledger.retained_capacity_bytes + ledger.retained_recurrent_bytes,
+        capacity_bytes=plan.ledger.retained_bytes,
         max_tokens=plan.retained_tokens,
         token_bytes=plan.geometry.kv_bytes_per_token,
     )
