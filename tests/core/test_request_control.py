@@ -191,6 +191,16 @@ def test_a_second_phase_is_not_read_without_memory_either(planned: tuple[Engine,
         list(engine.generate_phases(PROMPT[:300], answer, answer, transition))
 
 
+def test_a_device_that_cannot_be_asked_is_not_taken_for_its_host(
+    planned: tuple[Engine, Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, there = planned
+    engine.adopt(replace(engine.plan, machine=replace(engine.plan.machine, kind="cuda")))
+    monkeypatch.setattr(memory, "device_memory", lambda: None)
+    there.free_bytes = there.reserve_bytes
+    assert ids_of(engine.generate(PROMPT, sampling=GREEDY, max_tokens=2))
+
+
 def test_freed_buffers_are_given_back_before_a_request_is_refused(
     planned: tuple[Engine, Memory], monkeypatch: pytest.MonkeyPatch
 ) -> None:

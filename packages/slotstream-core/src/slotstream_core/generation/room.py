@@ -85,6 +85,8 @@ def _lacking(plan: MemoryPlan, growth_bytes: int) -> MemoryUnavailable | None:
         machine = machine_of(plan.machine.kind)
     except MachineError:
         return None  # a plan could be made, so sensors worked; without them now there is nothing to compare with
+    if (machine.kind == "cuda") != (plan.machine.kind == "cuda"):
+        return None  # a device that cannot be asked now
     required_bytes = growth_bytes + machine.slack_bytes // RESERVE_DIVISOR
     if machine.available_bytes is None or machine.available_bytes >= required_bytes:
         return None
