@@ -94,7 +94,9 @@ CHOOSE = """
 """
 
 INNER = """
-  // a warp for each inner value of each chosen expert, then of the shared one, then for the shared one's strength
+  // a warp for each inner value of each chosen expert, then of the shared one, then for the shared one's strength; the
+  // weights of several steps are on their way at once
+  constexpr int AHEAD = 5;
   const int unit = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, routed = TOP * WIDTH;
   float values[16], weights[16];
   if (unit < routed) {
@@ -102,17 +104,28 @@ INNER = """
     const size_t row = size_t(PLACED ? places[chosen] : chosen) * WIDTH + unit % WIDTH;
     const size_t groups = row * (HIDDEN / GROUP), words = row * (HIDDEN / 32 * BITS);
     float open = 0, value = 0;
+    for (int step = 0; step < HIDDEN / 16; step += 32 * AHEAD) {
+      slotstream_packed<BITS> gates[AHEAD], ups[AHEAD];
+      float scales[AHEAD][4];
 #pragma unroll
-    for (int step = 0; step < HIDDEN / 16; step += 32) {
-      const int chunk = step + lane;
-      if (chunk >= HIDDEN / 16) break;
-      const size_t group = groups + 16 * chunk / GROUP;
-      slotstream_load(x + 16 * chunk, values);
-      const float total = slotstream_total(values);
-      open += slotstream_float(gate_scales[group]) * slotstream_dot<BITS>(gate + words, chunk, values);
-      open += slotstream_float(gate_biases[group]) * total;
-      value += slotstream_float(up_scales[group]) * slotstream_dot<BITS>(up + words, chunk, values);
-      value += slotstream_float(up_biases[group]) * total;
+      for (int i = 0; i < AHEAD; i++) {
+        const int place = step + 32 * i + lane, chunk = place < HIDDEN / 16 ? place : 0;
+        const size_t group = groups + 16 * chunk / GROUP;
+        gates[i] = slotstream_take<BITS>(gate + words, chunk);
+        ups[i] = slotstream_take<BITS>(up + words, chunk);
+        scales[i][0] = slotstream_float(gate_scales[group]), scales[i][1] = slotstream_float(gate_biases[group]);
+        scales[i][2] = slotstream_float(up_scales[group]), scales[i][3] = slotstream_float(up_biases[group]);
+      }
+      __syncwarp();  // the compiler would wait for each before it asks for the next
+#pragma unroll
+      for (int i = 0; i < AHEAD; i++) {
+        const int place = step + 32 * i + lane, chunk = place < HIDDEN / 16 ? place : 0;
+        const float counts = place < HIDDEN / 16 ? 1.0f : 0.0f;
+        slotstream_load(x + 16 * chunk, values);
+        const float total = slotstream_total(values) * counts;
+        open += scales[i][0] * counts * slotstream_dot(gates[i], values) + scales[i][1] * total;
+        value += scales[i][2] * counts * slotstream_dot(ups[i], values) + scales[i][3] * total;
+      }
     }
     open = slotstream_sum(open, 32);
     value = slotstream_sum(value, 32);
@@ -170,21 +183,20 @@ OUTER = """
       float scale[AHEAD], bias[AHEAD];
 #pragma unroll
       for (int i = 0; i < AHEAD; i++) {
-        const int chunk = (step + i) * 32 + lane, part = chunk % PARTS;
-        if (chunk >= TOP * PARTS) break;
+        const int place = (step + i) * 32 + lane, chunk = place < TOP * PARTS ? place : 0, part = chunk % PARTS;
         const size_t row = rows[chunk / PARTS] + unit, g = row * (WIDTH / GROUP) + 16 * part / GROUP;
         packed[i] = slotstream_take<BITS>(down + row * (WIDTH / 32 * BITS), part);
         scale[i] = slotstream_float(scales[g]);
         bias[i] = slotstream_float(biases[g]);
       }
+      __syncwarp();  // the compiler would wait for each before it asks for the next
 #pragma unroll
       for (int i = 0; i < AHEAD; i++) {
-        const int chunk = (step + i) * 32 + lane;
-        if (chunk >= TOP * PARTS) break;
+        const int place = (step + i) * 32 + lane, chunk = place < TOP * PARTS ? place : 0;
         slotstream_load(inner + 16 * chunk, values);
         float dot = scale[i] * slotstream_dot(packed[i], values);
         dot += bias[i] * slotstream_total(values);
-        total += shares[chunk / PARTS] * dot;
+        total += place < TOP * PARTS ? shares[chunk / PARTS] * dot : 0.0f;
       }
     }
     for (int chunk = lane; chunk < SHARED / 16; chunk += 32) {
