@@ -22,6 +22,7 @@ from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.leases import PoolLease
 from slotstream_core.experts.stacks import Slots
 from slotstream_core.generation.decoding import logits_row
+from slotstream_core.models.qwen4_exp.device.experts import RoutingKernels
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
 from slotstream_core.models.registry import build_model
 from tests.core.device.emulation import COMPILER, Emulator
@@ -160,6 +161,27 @@ def test_a_kernel_that_does_not_compile_is_not_used(
         replies(checkpoint, emulator, 1.0)
     assert "MLX says" in caplog.text
     assert Counter(emulator.launches).keys() == {"experts_inner", "experts_outer"}
+
+
+@emulated
+@pytest.mark.parametrize(("count", "top", "normalised"), [(70, 12, True), (64, 3, False), (40, 36, True)])
+def test_the_largest_logits_are_chosen_and_of_equal_ones_the_first(
+    checkpoint: Path, tmp_path: Path, count: int, top: int, normalised: bool
+) -> None:
+    with Checkpoint.open(checkpoint) as stored:
+        config = replace(stored.config, num_experts=count, num_experts_per_tok=top, norm_topk_prob=normalised)
+    choose = RoutingKernels(DeviceKernels(Emulator(tmp_path)), config).choose
+    for seed in range(3):
+        logits = np.random.default_rng(seed).integers(-3, 3, count).astype(np.float32) * 0.5
+        logits[seed::7] = -0.0
+        logits[seed + 20] = np.nan
+        found, mix = choose(mx.array(logits[None]))
+        order = np.where(np.isnan(logits), -np.inf, logits)
+        wanted = np.argsort(-order, kind="stable")[:top]
+        np.testing.assert_array_equal(np.array(found)[0], wanted)
+        if not np.isnan(logits[wanted]).any() and normalised:
+            shares = np.exp(logits[wanted])
+            np.testing.assert_allclose(np.array(mix)[0], shares / shares.sum(), rtol=1e-5)
 
 
 def test_kernels_are_made_for_cuda_alone_and_can_be_switched_off() -> None:

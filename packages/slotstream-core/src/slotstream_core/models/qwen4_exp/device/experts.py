@@ -52,8 +52,8 @@ ROUTER = """
 CHOOSE = """
   // one block, a thread an expert: the best of each warp's 32 are found first, then the best of these
   constexpr int WARPS = (EXPERTS + 31) / 32, KEPT = TOP < 32 ? TOP : 32;
-  __shared__ float values[WARPS * KEPT], best[TOP], sums[32];
-  __shared__ int kept[WARPS * KEPT];
+  __shared__ unsigned long long keys[WARPS * KEPT];
+  __shared__ float best[TOP], sums[32];
   const int thread = threadIdx.x, lane = thread % 32;
   const float logit = thread < EXPERTS ? logits[thread] : 0.0f;
   const float value = thread < EXPERTS && logit == logit ? logit : -INFINITY;
@@ -64,16 +64,17 @@ CHOOSE = """
     rank += other > value || (other == value && (lane ^ apart) < lane);
   }
   if (rank < KEPT) {
-    values[thread / 32 * KEPT + rank] = value;
-    kept[thread / 32 * KEPT + rank] = thread;
+    // a number that grows with the value, and among equals with an earlier place; -0 is 0
+    const unsigned int bits = __float_as_uint(value + 0.0f), ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
+    keys[thread / 32 * KEPT + rank] = (unsigned long long)ordered << 32 | (0xffffffffu - thread);
   }
   __syncthreads();
   if (thread < WARPS * KEPT) {
-    const float mine = values[thread];
-    const int expert = kept[thread];
+    const unsigned long long mine = keys[thread];
+    const int expert = int(0xffffffffu - (unsigned int)mine);
     int place = 0;
-#pragma unroll 8
-    for (int i = 0; i < WARPS * KEPT; i++) place += values[i] > mine || (values[i] == mine && kept[i] < expert);
+#pragma unroll 16
+    for (int i = 0; i < WARPS * KEPT; i++) place += keys[i] > mine;
     if (place < TOP) {
       ids[place] = expert;
       best[place] = logits[expert];

@@ -46,8 +46,6 @@ __device__ inline float slotstream_total(const float* x) {
   for (int i = 0; i < 16; i++) total += x[i];
   return total;
 }
-/* 2^23 + n has n in the lowest bits of a float: cheaper than converting. */
-__device__ inline float slotstream_small(unsigned int n) { return __uint_as_float(0x4b000000u | n) - 8388608.0f; }
 /* 16 values of a quantised row, as they are stored. */
 template <int BITS>
 struct slotstream_packed {
@@ -68,10 +66,14 @@ __device__ inline slotstream_packed<BITS> slotstream_take(const unsigned int* ro
 }
 template <int BITS>
 __device__ inline float slotstream_dot(const slotstream_packed<BITS>& packed, const float* x) {
-  float total = 0;
-  for (int i = 0; i < 16; i++)
-    total += slotstream_small((packed.words[i * BITS / 32] >> (i * BITS % 32)) & ((1u << BITS) - 1)) * x[i];
-  return total;
+  // the highest bits of a float's fraction make 1 + n / 2^BITS of n, which takes less than to convert it
+  float sum = 0;
+  for (int i = 0; i < 16; i++) {
+    const int from = i * BITS % 32, to = 23 - BITS, up = from < to ? to - from : 0, down = from < to ? 0 : from - to;
+    const unsigned int raised = packed.words[i * BITS / 32] << up >> down;
+    sum += __uint_as_float((raised & (((1u << BITS) - 1) << to)) | 0x3f800000u) * x[i];
+  }
+  return float(1 << BITS) * (sum - slotstream_total(x));
 }
 template <int BITS>
 __device__ inline float slotstream_dot(const unsigned int* row, int chunk, const float* x) {
