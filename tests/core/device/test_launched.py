@@ -204,14 +204,16 @@ def test_a_sequence_may_go_through_layers_either_way_in_turn(
     np.testing.assert_array_equal(launched.token(16, again), launched.token(16, before))
 
 
-def test_a_record_that_cannot_be_read_fails_its_pass_alone(launched: Opened) -> None:
+def test_a_record_that_cannot_be_read_fails_its_pass_alone(launched: Opened, target: EmulatedTarget) -> None:
     state = launched.prompt()
     launched.token(11, state)
     fork = state.fork()
     launched.experts.pool.forget()
     launched.source.failing = {(2, expert) for expert in range(EXPERTS)}
+    target.launches()
     with pytest.raises(ExpertReadError):
         launched.token(12, state)
+    assert target.launches()[-1] == "announce"  # nothing was under way when the pass ended
     launched.source.failing = set()
     with pytest.raises(StateError, match="half advanced"):
         launched.token(12, state)

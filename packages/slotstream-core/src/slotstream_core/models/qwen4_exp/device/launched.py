@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import mlx.core as mx
@@ -186,6 +187,15 @@ class BoundProgram:
         self.launches.program.run(first, last)
         return self.number
 
+    def settle(self, end: int) -> None:
+        """Return when nothing is under way any more, after a failure: what it uses may be freed then.
+
+        Args:
+            end: After the announcement that ends a run.
+        """
+        with suppress(BackendError):  # the device failed, and is not at work
+            self.launches.done.signal.wait(self.launch(end - 1, end))
+
 
 class LaunchedPass:
     """One row's pass.
@@ -235,8 +245,13 @@ class LaunchedPass:
         attentions = AttentionAdvance(
             bound.attentions, states_of(AttentionState, own, bound.attentions), launches.target
         )
-        start = launches.ranges[first].start if launches.places else self._route(first, after, leases)
-        launches.done.signal.wait(bound.launch(start, launches.ranges[after - 1].end))
+        end = launches.ranges[after - 1].end
+        try:
+            start = launches.ranges[first].start if launches.places else self._route(first, after, leases)
+            launches.done.signal.wait(bound.launch(start, end))
+        except BaseException:
+            bound.settle(end)
+            raise
         leases.release()
         deltas.complete()
         attentions.complete()
