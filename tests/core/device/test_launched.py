@@ -137,10 +137,11 @@ def test_launched_rows_give_the_ids_of_the_operations_and_the_same_bits_wherever
         rows.append(mine)
     a_token = {name: count / 2 for name, count in Counter(target.launches()).items()}
     assert a_token == {
-        "streams_down": 2 * LAYERS,
-        "streams_up": 2 * LAYERS,
+        "streams_down": 2 * LAYERS + 1,  # the final mixer reads them as well
+        "streams_up": 2 * LAYERS + 1,
         "streams_inject": 2 * LAYERS,
-        "row_products": 2 * LAYERS,
+        "row_products": 2 * LAYERS + 1,
+        "publish_logits": 1,
         "delta_step": DELTA_LAYERS,
         "attend_prepare": 1,
         "score_blocks": 1,
@@ -165,6 +166,43 @@ def test_launched_rows_give_the_ids_of_the_operations_and_the_same_bits_wherever
                 for given, row in zip(tokens, rows, strict=True):
                     np.testing.assert_array_equal(logits_row(model.forward([given], state).logits), row)
     assert "publish_ids" not in target.launches()
+
+
+def test_a_token_leaves_its_logits_and_streams_to_who_holds_them(launched: Opened, plain: Opened) -> None:
+    states = [launched.prompt(), plain.prompt()]
+    mine, theirs = (found.model.forward([11], state) for found, state in zip((launched, plain), states, strict=True))
+    reply = launched.model.forward([12], states[0], decode=True)
+    row = logits_row(reply.logits)
+    launched.token(13, states[0])
+    assert mine.logits.dtype == mx.float32
+    assert_close(logits_row(mine.logits), logits_row(theirs.logits))
+    assert_near(np.array(mine.streams.astype(mx.float32)), np.array(theirs.streams.astype(mx.float32)))
+    np.testing.assert_array_equal(logits_row(reply.logits), row)
+    with pytest.raises(StateError, match="not kept"):
+        _ = reply.streams
+
+
+def test_logits_that_do_not_prove_themselves_are_left_to_the_operations(
+    checkpoint: Path,
+    kernels: DeviceKernels,
+    emulator: Emulator,
+    target: EmulatedTarget,
+    launched: Opened,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emulator, "spoil", (("slotstream_float(logits[place])", "0"),))
+    own = DeviceKernels(emulator, launched=LaunchedKernels(target))
+    own.verdicts |= {key: True for key in kernels.verdicts if key[0] != "launched head"}
+    with caplog.at_level(logging.WARNING), opened(checkpoint, own) as found:
+        state = found.prompt()
+        target.launches()
+        mine = found.token(11, state)
+        names = target.launches()
+    assert "publish_logits" not in names
+    assert names.count("publish_ids") == LAYERS
+    assert_close(mine, launched.token(11, launched.prompt()))
+    assert ["of the output head, result 0 is" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_forks_and_kept_states_see_nothing_of_each_other(launched: Opened) -> None:

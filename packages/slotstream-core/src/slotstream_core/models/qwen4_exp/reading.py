@@ -18,12 +18,22 @@ class ForwardResult:
 
     Attributes:
         logits: float32, [1, vocab] of the last token or [T, vocab] of all.
-        streams: The residual streams of every token before the final mixer, [T, streams, hidden], compute dtype;
-            the draft head starts from them.
+        left: As `streams`; None where a token of a reply took a way that leaves none.
     """
 
     logits: mx.array
-    streams: mx.array
+    left: mx.array | None
+
+    @property
+    def streams(self) -> mx.array:
+        """The residual streams of every token before the final mixer, [T, streams, hidden], compute dtype.
+
+        Raises:
+            StateError: The pass was part of a reply and did not keep them.
+        """
+        if self.left is None:
+            raise StateError("the streams of a reply's token are not kept; run the pass without decode=True")
+        return self.left
 
 
 class PassesRead:

@@ -18,7 +18,9 @@ from slotstream_core.errors import RequestError, StateError
 from slotstream_core.experts.stacks import Experts, Sweep
 from slotstream_core.models.base import Guess
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer, PassPositions, decoder_layer
+from slotstream_core.models.qwen4_exp.device.ends import head_parts
 from slotstream_core.models.qwen4_exp.device.launch_proof import launched_layers
+from slotstream_core.models.qwen4_exp.device.launched import LaunchedPass
 from slotstream_core.models.qwen4_exp.draft import DRAFT_ROWS, DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS
@@ -120,7 +122,13 @@ class Qwen4ExpModel:
         self._head = parts.head(weights, HEAD_MODULE)
         self._forecasts: Forecasts | None = None
         self._launched = launched_layers(
-            weights.device, config, self._rotary, self._layers, experts, self.renewed_layers
+            weights.device,
+            config,
+            self._rotary,
+            self._layers,
+            experts,
+            self.renewed_layers,
+            head_parts(self._mixer, self._head),
         )
         self.draft_head = (
             DraftHead(
@@ -197,7 +205,8 @@ class Qwen4ExpModel:
             watch: Sees the pass on its way, in place of what reads ahead.
 
         Returns:
-            Logits and streams; not necessarily evaluated yet when every expert is in place to stay.
+            Logits and, unless a reply is being made without a draft head, streams; not necessarily evaluated yet when
+            every expert is in place to stay.
 
         Raises:
             RequestError: No ids, or an id outside the vocabulary.
@@ -265,7 +274,7 @@ class Qwen4ExpModel:
             if number in keep:
                 read.kept[number] = state.fork()
             yield (number + 1) / len(passes)
-        read.finish(ForwardResult(logits=result.logits, streams=_joined(streams)))
+        read.finish(ForwardResult(logits=result.logits, left=_joined(streams)))
 
     def _sweep(
         self,
@@ -293,7 +302,7 @@ class Qwen4ExpModel:
                 yield (index + 1) / len(self._layers)
         with self._plain_blas():
             last = streams[-1]
-            result = ForwardResult(logits=self._logits(last, logits), streams=_joined(streams))
+            result = ForwardResult(logits=self._logits(last, logits), left=_joined(streams))
             if self.draft_head is not None:
                 for number, (tokens, part) in enumerate(zip(passes, streams, strict=True)):
                     self.draft_head.follow(_draft_state(state), tokens, part, wait=False)
@@ -376,20 +385,36 @@ class Qwen4ExpModel:
         few = self._eager is not None and len(tokens) < HOST_ROWS  # no product of these goes through a BLAS
         blas = nullcontext() if few else self._plain_blas()
         with pass_leases() as leases, blas, ahead as watch:
-            streams = yield from self._through_layers(tokens, state, positions, ngrams, leases, watch)
-            result = ForwardResult(logits=self._logits(streams, logits), streams=streams)
+            launched = self._launched_pass(positions, len(tokens), watch)
+            streams = yield from self._through_layers(tokens, state, positions, ngrams, leases, watch, launched)
+            given = None if launched is None else launched.logits
+            left: mx.array | None = streams
+            if launched is not None and given is not None and decode and self.draft_head is None:
+                launched.drop_streams()
+                left = None
+            result = ForwardResult(logits=self._logits(streams, logits) if given is None else given, left=left)
             following = state.layers
             if self.draft_head is not None:
                 leases.arrive()
                 self.draft_head.follow(_draft_state(state), tokens, streams, wait=record or decode, record=record)
                 following = following[:-1]  # what waits for the head was evaluated by earlier passes
             state.advance(len(tokens), recorded=record)
-            pending = [result.logits, streams, *(array for layer in following for array in layer.arrays())]
+            pending = [
+                result.logits,
+                *([] if left is None else [left]),
+                *(array for layer in following for array in layer.arrays()),
+            ]
             if leases.any_held:
                 leases.evaluate(pending)
             else:
                 mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return result
+
+    def _launched_pass(self, positions: PassPositions, rows: int, watch: PassWatch | None) -> LaunchedPass | None:
+        """What takes the row of a pass through layers whole; None where MLX does."""
+        if self._launched is None or rows != 1 or positions.record:
+            return None
+        return self._launched.begin_pass(positions.start, watch)
 
     def _through_layers(
         self,
@@ -399,11 +424,9 @@ class Qwen4ExpModel:
         ngrams: LookUps,
         leases: PassLeases,
         watch: PassWatch | None,
+        launched: LaunchedPass | None,
     ) -> Generator[float, None, mx.array]:
         """Return the streams of a pass after the last layer, [T, streams, hidden]; yield as `_layers_of`."""
-        launched = None
-        if self._launched is not None and len(tokens) == 1 and not positions.record:
-            launched = self._launched.begin_pass(positions.start, watch)
         streams, index = self._embedding(tokens), 0
         while index < len(self._layers):
             if index in ngrams:

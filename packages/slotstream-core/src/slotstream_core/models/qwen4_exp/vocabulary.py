@@ -25,11 +25,15 @@ class Embedding:
 
 
 class OutputHead:
-    """Logits of every token of the vocabulary."""
+    """Logits of every token of the vocabulary.
+
+    Attributes:
+        matrix: What the last hidden vectors are multiplied with.
+    """
 
     def __init__(self, weights: WeightReader, module: str) -> None:
-        self._map = weights.projection(module)
+        self.matrix = weights.projection(module)
 
     def __call__(self, mixed: mx.array) -> mx.array:
         """float32 [T, vocabulary] for ``mixed`` [T, hidden]."""
-        return self._map(mixed).astype(mx.float32)
+        return self.matrix(mixed).astype(mx.float32)

@@ -14,6 +14,7 @@ from slotstream_core.experts.resident import ResidentLease
 from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack, Slots
 from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
+from slotstream_core.models.qwen4_exp.device.ends import HeadParts, LaunchedHead
 from slotstream_core.models.qwen4_exp.device.experts import PROOF_PLACES, random_experts
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, first_difference, random_row
 from slotstream_core.models.qwen4_exp.device.launched import BoundProgram, LaunchedLayers, LaunchedPass
@@ -24,6 +25,7 @@ from slotstream_core.models.qwen4_exp.device.layer_program import (
     layer_parts,
     routing_parts,
 )
+from slotstream_core.models.qwen4_exp.device.publishing import Announcement, Entrance
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.moe import pass_leases
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
@@ -79,6 +81,7 @@ def launched_layers(
     layers: Sequence[DecoderLayer],
     experts: Experts,
     renewed: Collection[int],
+    head: HeadParts | None,
 ) -> LaunchedLayers | None:
     """What launches a model's layers; None where nothing does, or it has not proven itself, after a warning.
 
@@ -89,6 +92,7 @@ def launched_layers(
         layers: All decoder layers.
         experts: Where routed experts come from.
         renewed: As `LaunchedLayers` takes it.
+        head: Of the model's end, which is left to MLX where it has not proven itself, after a warning.
     """
     kernels = None if device is None else device.launched
     if device is None or kernels is None:
@@ -106,7 +110,41 @@ def launched_layers(
                 logger.warning("layers are not launched whole: %s; MLX's operations are used, which is slower", fault)
         if not device.verdicts[key]:
             return None
-    return LaunchedLayers(device, kernels, config, rotary, layers, experts, renewed) if kinds else None
+    if not kinds:
+        return None
+    if head is not None and not head_proven(device, kernels, config, head):
+        head = None
+    return LaunchedLayers(device, kernels, config, rotary, layers, experts, renewed, head)
+
+
+def head_proven(device: DeviceKernels, kernels: LaunchedKernels, config: Qwen4ExpConfig, head: HeadParts) -> bool:
+    """Whether launches give the logits that MLX does; tried once for each kind of end, with a warning where not."""
+    key = ("launched head", *head.kind)
+    if key not in device.verdicts:
+        fault = head_fault(device, kernels, config, head)
+        device.verdicts[key] = fault is None
+        if fault is not None:
+            logger.warning("logits are not launched: %s; MLX's operations are used, which is slower", fault)
+    return device.verdicts[key]
+
+
+def head_fault(device: DeviceKernels, kernels: LaunchedKernels, config: Qwen4ExpConfig, head: HeadParts) -> str | None:
+    """What is wrong with the logits of random streams; None for nothing."""
+    streams, program = random_row(1, config.hc_count, config.hidden_size), kernels.program()
+    try:
+        number, entry = program.place("number"), program.scratch(streams.shape, mx.bfloat16)
+        done, launched = Announcement(kernels, number), LaunchedHead(kernels, program, config, head)
+        launched.add(program, entry)
+        done.add(program)
+        program.set(number, 1)
+        mx.eval(Entrance(device, kernels.target, entry).take(streams))
+        program.run()
+        done.signal.wait(1)
+        wanted = head.matrix(head.streams.read(streams)[0]).astype(mx.float32)
+    except (BackendError, RuntimeError, ValueError) as error:
+        return str(error).splitlines()[0][:200]
+    difference = first_difference([launched.logits()], [wanted])
+    return None if difference is None else f"of the output head, {difference}"
 
 
 class LayerProof:
@@ -157,6 +195,7 @@ class LayerProof:
                     self._routings,
                     placed=placed,
                     forecasts=None if placed else FORECASTS,
+                    head=None,
                 )
                 found = self._launched(launches, proof)
             except (BackendError, RuntimeError, ValueError) as error:

@@ -17,6 +17,7 @@ from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
 from slotstream_core.models.qwen4_exp.device.attention import DeviceAttention
 from slotstream_core.models.qwen4_exp.device.attention_states import AttentionAdvance
 from slotstream_core.models.qwen4_exp.device.delta_states import DeltaAdvance
+from slotstream_core.models.qwen4_exp.device.ends import HeadParts
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
 from slotstream_core.models.qwen4_exp.device.layer_program import (
@@ -47,6 +48,7 @@ class LaunchedLayers:
         layers: All decoder layers, first one first.
         experts: Where routed experts come from; not owned.
         renewed: Layers before which something is added to the streams.
+        head: What makes logits after the last layer; None where MLX does.
 
     Attributes:
         runs: First layer of each run of launched layers, and the one after its last.
@@ -61,6 +63,7 @@ class LaunchedLayers:
         layers: Sequence[DecoderLayer],
         experts: Experts,
         renewed: Collection[int],
+        head: HeadParts | None,
     ) -> None:
         parts = {index: layer_parts(layer) for index, layer in enumerate(layers)}
         routings = {index: routing_parts(layer) for index, layer in enumerate(layers)}
@@ -71,6 +74,7 @@ class LaunchedLayers:
         self._config = config
         self._rotary = rotary
         self._experts = experts
+        self._head = head
         self._programs: dict[tuple[bool, LaunchedForecasts | None], BoundProgram] = {}
 
     def begin_pass(self, position: int, watch: PassWatch | None) -> LaunchedPass | None:
@@ -115,6 +119,7 @@ class LaunchedLayers:
             self._routings,
             placed=placed,
             forecasts=forecasts,
+            head=self._head,
         )
 
 
@@ -208,12 +213,14 @@ class LaunchedPass:
 
     Attributes:
         runs: As given.
+        logits: Of the row, float32 [1, vocabulary], once a run has made them; None where MLX has to.
     """
 
     def __init__(
         self, runs: Mapping[int, int], program: BoundProgram, experts: Experts, watch: ForecastPass | None
     ) -> None:
         self.runs = runs
+        self.logits: mx.array | None = None
         self._program = program
         self._experts = experts
         self._watch = watch
@@ -257,7 +264,13 @@ class LaunchedPass:
         attentions.complete()
         left = launches.streams * 1  # a copy: the next run writes there
         bound.left = [left]
+        if launches.head is not None and after == launches.layers:
+            self.logits = launches.head.logits()
         return left, after
+
+    def drop_streams(self) -> None:
+        """Say that nobody reads the streams that the last run returned, so that they need not be kept from the next."""
+        self._program.left = []
 
     def _route(self, first: int, after: int, leases: PassLeases) -> int:
         """Go up to the last layer's experts, which are in place then; return where their launches begin."""

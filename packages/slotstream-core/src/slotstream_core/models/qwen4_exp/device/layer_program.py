@@ -21,6 +21,7 @@ from slotstream_core.models.qwen4_exp.device.attention import (
     TokenPlace,
 )
 from slotstream_core.models.qwen4_exp.device.delta import DeltaPlaces, DeviceGatedDelta
+from slotstream_core.models.qwen4_exp.device.ends import HeadParts, LaunchedHead
 from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer, ExpertBuffers, StackPlaces
 from slotstream_core.models.qwen4_exp.device.launching import Argument, LaunchedKernels, Place
 from slotstream_core.models.qwen4_exp.device.publishing import (
@@ -83,7 +84,7 @@ class LayerRanges:
         start: The first that takes streams.
         routed: After the choice of experts.
         foreseen: After the forecast of the next layer's; the experts come next.
-        end: After the experts, and after the announcement where the layer ends a run.
+        end: After the experts, and after logits and announcement where the layer ends a run.
     """
 
     start: int
@@ -124,6 +125,7 @@ class LayerProgram:
         routings: The routing of every layer that may be forecast, by index.
         placed: Whether every expert has a slot.
         forecasts: Whether and how forecasts are made.
+        head: What makes logits after the last layer; None where MLX does.
 
     Attributes:
         target: What runs them.
@@ -144,6 +146,8 @@ class LayerProgram:
         ids: Publishes what was chosen.
         forecast: Publishes forecasts; None without.
         slots: Takes the slots of what was chosen.
+        head: Makes logits where a run ends with the last layer; None without.
+        layers: How many the model has.
     """
 
     def __init__(
@@ -157,6 +161,7 @@ class LayerProgram:
         *,
         placed: bool,
         forecasts: LaunchedForecasts | None,
+        head: HeadParts | None,
     ) -> None:
         self.target = kernels.target
         self.program = program = kernels.program()
@@ -184,6 +189,8 @@ class LayerProgram:
         self._forecast_logits = program.scratch((1, config.num_experts), mx.float32)
         self.routed = ExpertBuffers(program, config)
         self.row = self._read.mixed
+        self.head = None if head is None else LaunchedHead(kernels, program, config, head)
+        self.layers = config.num_hidden_layers
         self.ranges: dict[int, LayerRanges] = {}
         for first, after in runs.items():
             for index in range(first, after):
@@ -209,6 +216,8 @@ class LayerProgram:
             self.slots.add(program, self.routed.slots)
         routing.experts.add_experts(program, self.stacks[index], read.mixed, self.routed, places, self._output)
         routing.streams.add_inject(program, self.middle, self._output, read, self.streams)
+        if self.head is not None and index == self.layers - 1:
+            self.head.add(program, self.streams)
         if last:
             self.done.add(program)
         return LayerRanges(start=start, routed=routed, foreseen=foreseen, end=program.mark())

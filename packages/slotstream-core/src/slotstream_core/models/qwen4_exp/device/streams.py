@@ -292,12 +292,16 @@ def stream_reader(
 
 
 class DeviceStreamMixer(StreamMixer):
-    """A `StreamMixer` that mixes one row with kernels."""
+    """A `StreamMixer` that mixes one row with kernels.
+
+    Attributes:
+        reader: What does, once it has proven itself.
+    """
 
     def __init__(self, weights: WeightReader, prefix: str, config: Qwen4ExpConfig) -> None:
         super().__init__(weights, prefix, config)
         reader = stream_reader(weights, config, self._norm.plain_weight, self._down, self._up)
-        self._reader: StreamReader | None = None
+        self.reader: StreamReader | None = None
         if reader is not None and weights.device is not None:
             streams = random_row(1, config.hc_count, config.hidden_size)
             if weights.device.proven(
@@ -306,13 +310,13 @@ class DeviceStreamMixer(StreamMixer):
                 lambda: [reader.read(streams)[0]],
                 lambda: [self.mix(streams)],
             ):
-                self._reader = reader
+                self.reader = reader
 
     def mix(self, streams: mx.array) -> mx.array:
         """See `StreamMixer.mix`."""
-        if self._reader is None or len(streams) != 1:
+        if self.reader is None or len(streams) != 1:
             return super().mix(streams)
-        return self._reader.read(streams)[0]
+        return self.reader.read(streams)[0]
 
 
 class DeviceHyperConnection(HyperConnection):

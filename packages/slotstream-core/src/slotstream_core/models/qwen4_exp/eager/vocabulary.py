@@ -42,7 +42,7 @@ class EagerOutputHead(OutputHead):
 
     def __init__(self, weights: WeightReader, module: str) -> None:
         super().__init__(weights, module)
-        self._host_map = EagerMap(self._map, weights.eager_host())
+        self._host_map = EagerMap(self.matrix, weights.eager_host())
         self.handle = self._host_map.handle
 
     def __call__(self, mixed: mx.array) -> mx.array:
