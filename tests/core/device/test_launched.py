@@ -24,10 +24,12 @@ from slotstream_core.experts.confidence import Logits
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
 from slotstream_core.generation.decoding import logits_row
-from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
+from slotstream_core.models.qwen4_exp.device.ends import LaunchedEmbedding
+from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, random_row
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
 from slotstream_core.models.qwen4_exp.moe import PassWatch, Shown
+from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
 from slotstream_core.models.registry import build_model
 from slotstream_core.options import Tap
@@ -141,6 +143,7 @@ def test_launched_rows_give_the_ids_of_the_operations_and_the_same_bits_wherever
         "streams_up": 2 * LAYERS + 1,
         "streams_inject": 2 * LAYERS,
         "row_products": 2 * LAYERS + 1,
+        "embed": 1,
         "publish_logits": 1,
         "delta_step": DELTA_LAYERS,
         "attend_prepare": 1,
@@ -182,7 +185,14 @@ def test_a_token_leaves_its_logits_and_streams_to_who_holds_them(launched: Opene
         _ = reply.streams
 
 
-def test_logits_that_do_not_prove_themselves_are_left_to_the_operations(
+@pytest.mark.parametrize(
+    ("spoilt", "key", "kernel", "message"),
+    [
+        ("slotstream_float(logits[place])", "launched head", "publish_logits", "of the output head, result 0 is"),
+        ("streams[s * COLUMNS + place] = value;", "launched embedding", "embed", "of the embedding, result 0 is"),
+    ],
+)
+def test_an_end_that_does_not_prove_itself_is_left_to_the_operations(
     checkpoint: Path,
     kernels: DeviceKernels,
     emulator: Emulator,
@@ -190,19 +200,46 @@ def test_logits_that_do_not_prove_themselves_are_left_to_the_operations(
     launched: Opened,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    spoilt: str,
+    key: str,
+    kernel: str,
+    message: str,
 ) -> None:
-    monkeypatch.setattr(emulator, "spoil", (("slotstream_float(logits[place])", "0"),))
+    monkeypatch.setattr(emulator, "spoil", ((spoilt, "0;"),))
     own = DeviceKernels(emulator, launched=LaunchedKernels(target))
-    own.verdicts |= {key: True for key in kernels.verdicts if key[0] != "launched head"}
+    own.verdicts |= {known: True for known in kernels.verdicts if known[0] != key}
     with caplog.at_level(logging.WARNING), opened(checkpoint, own) as found:
         state = found.prompt()
         target.launches()
         mine = found.token(11, state)
         names = target.launches()
-    assert "publish_logits" not in names
+    assert kernel not in names
     assert names.count("publish_ids") == LAYERS
     assert_close(mine, launched.token(11, launched.prompt()))
-    assert ["of the output head, result 0 is" in record.getMessage() for record in caplog.records] == [True]
+    assert [message in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("bits", [0, 4, 8])
+def test_an_embedding_goes_into_every_stream_whatever_it_is_stored_as(
+    checkpoint: Path, target: EmulatedTarget, bits: int
+) -> None:
+    with Checkpoint.open(checkpoint) as stored:
+        config = stored.config
+    weight = random_row(9, config.hidden_size)
+    matrix = Projection(weight)
+    if bits:
+        packed, scales, biases = mx.quantize(weight, group_size=32, bits=bits)
+        matrix = Projection(packed, scales=scales, biases=biases, bits=bits, group_size=32)
+    program = LaunchedKernels(target).program()
+    streams = program.scratch((1, config.hc_count, config.hidden_size), mx.bfloat16)
+    embedding = LaunchedEmbedding(program, config, matrix)
+    embedding.add(streams)
+    for token in (3, 8):
+        embedding.choose(token)
+        program.run()
+        wanted = np.array(matrix.rows(mx.array([token])).astype(mx.float32))
+        for row in np.array((streams * 1).astype(mx.float32))[0]:
+            np.testing.assert_allclose(row, wanted[0], rtol=0.01, atol=0.01)
 
 
 def test_forks_and_kept_states_see_nothing_of_each_other(launched: Opened) -> None:

@@ -129,6 +129,7 @@ class Qwen4ExpModel:
             experts,
             self.renewed_layers,
             head_parts(self._mixer, self._head),
+            None if 0 in self._ngrams else self._embedding.matrix,
         )
         self.draft_head = (
             DraftHead(
@@ -427,7 +428,11 @@ class Qwen4ExpModel:
         launched: LaunchedPass | None,
     ) -> Generator[float, None, mx.array]:
         """Return the streams of a pass after the last layer, [T, streams, hidden]; yield as `_layers_of`."""
-        streams, index = self._embedding(tokens), 0
+        if launched is not None and launched.embeds:
+            streams, index = launched.begin(int(tokens[0]), state.layers, leases)
+            yield index / len(self._layers)
+        else:
+            streams, index = self._embedding(tokens), 0
         while index < len(self._layers):
             if index in ngrams:
                 look_up, ngram_state = ngrams[index]

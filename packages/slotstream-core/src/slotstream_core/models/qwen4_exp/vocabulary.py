@@ -8,15 +8,19 @@ from slotstream_core.models.qwen4_exp.projections import WeightReader
 
 
 class Embedding:
-    """Token embeddings, the same in every residual stream."""
+    """Token embeddings, the same in every residual stream.
+
+    Attributes:
+        matrix: Whose rows they are.
+    """
 
     def __init__(self, weights: WeightReader, module: str, streams: int) -> None:
-        self._map = weights.projection(module)
+        self.matrix = weights.projection(module)
         self._streams = streams
 
     def rows(self, ids: mx.array) -> mx.array:
         """The embeddings [T, hidden] of ``ids`` [T]."""
-        return self._map.rows(ids)
+        return self.matrix.rows(ids)
 
     def __call__(self, tokens: npt.NDArray[np.int64]) -> mx.array:
         """The streams [T, streams, hidden] of ``tokens`` [T]."""

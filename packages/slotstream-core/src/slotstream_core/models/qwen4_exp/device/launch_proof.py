@@ -14,7 +14,7 @@ from slotstream_core.experts.resident import ResidentLease
 from slotstream_core.experts.stacks import ExpertArrays, Experts, QuantizedStack, Slots
 from slotstream_core.models.qwen4_exp.attention import AttentionState, SparseAttention
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
-from slotstream_core.models.qwen4_exp.device.ends import HeadParts, LaunchedHead
+from slotstream_core.models.qwen4_exp.device.ends import HeadParts, LaunchedEmbedding, LaunchedHead
 from slotstream_core.models.qwen4_exp.device.experts import PROOF_PLACES, random_experts
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, first_difference, random_row
 from slotstream_core.models.qwen4_exp.device.launched import BoundProgram, LaunchedLayers, LaunchedPass
@@ -25,9 +25,11 @@ from slotstream_core.models.qwen4_exp.device.layer_program import (
     layer_parts,
     routing_parts,
 )
+from slotstream_core.models.qwen4_exp.device.products import suits_product
 from slotstream_core.models.qwen4_exp.device.publishing import Announcement, Entrance
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.moe import pass_leases
+from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.state.sequence import LayerState
 
@@ -82,6 +84,7 @@ def launched_layers(
     experts: Experts,
     renewed: Collection[int],
     head: HeadParts | None,
+    embedding: Projection | None,
 ) -> LaunchedLayers | None:
     """What launches a model's layers; None where nothing does, or it has not proven itself, after a warning.
 
@@ -93,6 +96,7 @@ def launched_layers(
         experts: Where routed experts come from.
         renewed: As `LaunchedLayers` takes it.
         head: Of the model's end, which is left to MLX where it has not proven itself, after a warning.
+        embedding: Of tokens, likewise; None where layers do not begin with it.
     """
     kernels = None if device is None else device.launched
     if device is None or kernels is None:
@@ -114,7 +118,44 @@ def launched_layers(
         return None
     if head is not None and not head_proven(device, kernels, config, head):
         head = None
-    return LaunchedLayers(device, kernels, config, rotary, layers, experts, renewed, head)
+    if embedding is not None and not embedding_proven(device, kernels, config, embedding):
+        embedding = None
+    return LaunchedLayers(device, kernels, config, rotary, layers, experts, renewed, head, embedding)
+
+
+def embedding_proven(
+    device: DeviceKernels, kernels: LaunchedKernels, config: Qwen4ExpConfig, matrix: Projection
+) -> bool:
+    """Whether a launch gives the embedding that MLX does; as `head_proven`."""
+    key = ("launched embedding", *matrix.weight.shape, matrix.bits, matrix.group_size)
+    if key not in device.verdicts:
+        fault = embedding_fault(kernels, config, matrix) if suits_product(matrix) else "it is stored another way"
+        device.verdicts[key] = fault is None
+        if fault is not None:
+            logger.warning("embeddings are not launched: %s; MLX's operations are used, which is slower", fault)
+    return device.verdicts[key]
+
+
+def embedding_fault(kernels: LaunchedKernels, config: Qwen4ExpConfig, matrix: Projection) -> str | None:
+    """What is wrong with the embedding of the last token; None for nothing."""
+    token, program = matrix.out_features - 1, kernels.program()
+    try:
+        number, streams = (
+            program.place("number"),
+            program.scratch((1, config.hc_count, config.hidden_size), mx.bfloat16),
+        )
+        done, launched = Announcement(kernels, number), LaunchedEmbedding(program, config, matrix)
+        launched.add(streams)
+        launched.choose(token)
+        done.add(program)
+        program.set(number, 1)
+        program.run()
+        done.signal.wait(1)
+    except (BackendError, RuntimeError, ValueError) as error:
+        return str(error).splitlines()[0][:200]
+    wanted = mx.broadcast_to(matrix.rows(mx.array([token]))[:, None, :], streams.shape)
+    difference = first_difference([streams * 1], [wanted])
+    return None if difference is None else f"of the embedding, {difference}"
 
 
 def head_proven(device: DeviceKernels, kernels: LaunchedKernels, config: Qwen4ExpConfig, head: HeadParts) -> bool:
@@ -196,6 +237,7 @@ class LayerProof:
                     placed=placed,
                     forecasts=None if placed else FORECASTS,
                     head=None,
+                    embedding=None,
                 )
                 found = self._launched(launches, proof)
             except (BackendError, RuntimeError, ValueError) as error:

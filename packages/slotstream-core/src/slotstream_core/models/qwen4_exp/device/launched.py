@@ -31,6 +31,7 @@ from slotstream_core.models.qwen4_exp.device.publishing import Entrance
 from slotstream_core.models.qwen4_exp.forecasting import ForecastPass
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
+from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.state.sequence import LayerState
 
@@ -49,6 +50,7 @@ class LaunchedLayers:
         experts: Where routed experts come from; not owned.
         renewed: Layers before which something is added to the streams.
         head: What makes logits after the last layer; None where MLX does.
+        embedding: Of tokens; None where MLX reads it, or adds something to it before the first layer.
 
     Attributes:
         runs: First layer of each run of launched layers, and the one after its last.
@@ -64,6 +66,7 @@ class LaunchedLayers:
         experts: Experts,
         renewed: Collection[int],
         head: HeadParts | None,
+        embedding: Projection | None,
     ) -> None:
         parts = {index: layer_parts(layer) for index, layer in enumerate(layers)}
         routings = {index: routing_parts(layer) for index, layer in enumerate(layers)}
@@ -74,7 +77,7 @@ class LaunchedLayers:
         self._config = config
         self._rotary = rotary
         self._experts = experts
-        self._head = head
+        self._head, self._embedding = head, embedding
         self._programs: dict[tuple[bool, LaunchedForecasts | None], BoundProgram] = {}
 
     def begin_pass(self, position: int, watch: PassWatch | None) -> LaunchedPass | None:
@@ -120,6 +123,7 @@ class LaunchedLayers:
             placed=placed,
             forecasts=forecasts,
             head=self._head,
+            embedding=self._embedding,
         )
 
 
@@ -245,8 +249,35 @@ class LaunchedPass:
             BackendError: The device failed.
             StateError: A state is not that of its layer.
         """
-        bound, launches, after = self._program, self._program.launches, self.runs[first]
+        bound = self._program
         leases.evaluate(bound.entrance.take(streams), bound.left)
+        return self._advance(first, states, leases)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the first run begins with a token, by `begin`."""
+        return self._program.launches.embedding is not None
+
+    def begin(self, token: int, states: Sequence[LayerState], leases: PassLeases) -> tuple[mx.array, int]:
+        """Take a token through the run that begins with the first layer; otherwise as `run`.
+
+        Raises:
+            BackendError: As `run`, or the program does not begin with a token.
+            ExpertReadError: As `run`.
+            CheckpointDamaged: As `run`.
+            StateError: As `run`.
+        """
+        embedding = self._program.launches.embedding
+        if embedding is None:
+            raise BackendError("a token was given to a program that begins with streams")
+        leases.evaluate(self._program.left)
+        mx.synchronize()  # what MLX still does may read what is written now
+        embedding.choose(token)
+        return self._advance(0, states, leases)
+
+    def _advance(self, first: int, states: Sequence[LayerState], leases: PassLeases) -> tuple[mx.array, int]:
+        """Launch a run whose streams, or token, are there."""
+        bound, launches, after = self._program, self._program.launches, self.runs[first]
         own = {index: states[index] for index in range(first, after)}
         deltas = DeltaAdvance(bound.deltas, states_of(DeltaState, own, bound.deltas), launches.target)
         attentions = AttentionAdvance(

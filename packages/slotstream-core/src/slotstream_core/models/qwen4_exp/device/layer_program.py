@@ -21,7 +21,7 @@ from slotstream_core.models.qwen4_exp.device.attention import (
     TokenPlace,
 )
 from slotstream_core.models.qwen4_exp.device.delta import DeltaPlaces, DeviceGatedDelta
-from slotstream_core.models.qwen4_exp.device.ends import HeadParts, LaunchedHead
+from slotstream_core.models.qwen4_exp.device.ends import HeadParts, LaunchedEmbedding, LaunchedHead
 from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer, ExpertBuffers, StackPlaces
 from slotstream_core.models.qwen4_exp.device.launching import Argument, LaunchedKernels, Place
 from slotstream_core.models.qwen4_exp.device.publishing import (
@@ -31,6 +31,7 @@ from slotstream_core.models.qwen4_exp.device.publishing import (
     PublishedIds,
 )
 from slotstream_core.models.qwen4_exp.device.streams import DeviceHyperConnection, StreamBuffers, StreamReader
+from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.options import Tap
 
@@ -126,6 +127,7 @@ class LayerProgram:
         placed: Whether every expert has a slot.
         forecasts: Whether and how forecasts are made.
         head: What makes logits after the last layer; None where MLX does.
+        embedding: Of tokens, with which the first layer begins; None where it begins with streams.
 
     Attributes:
         target: What runs them.
@@ -148,6 +150,7 @@ class LayerProgram:
         slots: Takes the slots of what was chosen.
         head: Makes logits where a run ends with the last layer; None without.
         layers: How many the model has.
+        embedding: Writes what the first layer begins with, where that begins a run; None without.
     """
 
     def __init__(
@@ -162,6 +165,7 @@ class LayerProgram:
         placed: bool,
         forecasts: LaunchedForecasts | None,
         head: HeadParts | None,
+        embedding: Projection | None,
     ) -> None:
         self.target = kernels.target
         self.program = program = kernels.program()
@@ -191,6 +195,9 @@ class LayerProgram:
         self.row = self._read.mixed
         self.head = None if head is None else LaunchedHead(kernels, program, config, head)
         self.layers = config.num_hidden_layers
+        self.embedding: LaunchedEmbedding | None = None
+        if embedding is not None and 0 in runs:
+            self.embedding = LaunchedEmbedding(program, config, embedding)
         self.ranges: dict[int, LayerRanges] = {}
         for first, after in runs.items():
             for index in range(first, after):
@@ -200,6 +207,8 @@ class LayerProgram:
     def _add(self, index: int, parts: LayerParts, streams: Argument, *, last: bool) -> LayerRanges:
         program, read, routing = self.program, self._read, parts.routing
         start = program.mark()
+        if self.embedding is not None and index == 0:
+            self.embedding.add(self.entry)
         parts.attention_streams.add_read(program, streams, read)
         self._add_mixer(index, parts.mixer)
         parts.attention_streams.add_inject(program, streams, self._output, read, self.middle)

@@ -21,7 +21,7 @@ class EagerEmbedding(Embedding):
 
     def __init__(self, weights: WeightReader, module: str, streams: int) -> None:
         super().__init__(weights, module, streams)
-        self._host_map = EagerMap(self._map, weights.eager_host())
+        self._host_map = EagerMap(self.matrix, weights.eager_host())
         self.handle = self._host_map.handle
 
     def rows(self, ids: mx.array) -> mx.array:
