@@ -211,4 +211,5 @@ def test_every_kernel_proves_itself_on_a_gpu(tmp_path: Path, caplog: pytest.LogC
         "mixing streams",
         "routing",
         "experts",
+        "launched layers",
     }

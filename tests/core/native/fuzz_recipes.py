@@ -515,7 +515,7 @@ def ask(m: Maker) -> list[Any]:
     wanted = m.up_to(5)
     outputs = [np.zeros(count, np.int32) for count in (wanted, wanted + 1, 3 * wanted)]
     layer, ids = m.random.randrange(reading.layers), m.ids(reading.experts, wanted)
-    return [made, m.pool, layer, ids, *outputs, np.zeros(4 + 3 * wanted, np.int64)]
+    return [made, m.pool, layer, ids, *outputs, np.zeros(4 + 3 * wanted, np.int64), m.random.randrange(2)]
 
 
 def list_tickets(m: Maker) -> list[Any]:
