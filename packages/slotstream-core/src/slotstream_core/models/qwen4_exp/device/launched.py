@@ -157,6 +157,15 @@ class BoundProgram:
         self.deltas = {index: program.entries(places.all) for index, places in launches.deltas.items()}
         self.attentions = {index: program.entries(places.all) for index, places in launches.attentions.items()}
         self._places: dict[int, mx.array] = {}
+        self._nothing = mx.zeros((1,))
+        mx.eval(self._nothing)
+
+    def settled(self) -> mx.array:
+        """What MLX has computed only after everything it was given before, since its stream keeps the order.
+
+        Evaluating it lets go of Python's lock, which `mx.synchronize` holds while it waits.
+        """
+        return -self._nothing
 
     def bind(self, places: Mapping[int, mx.array]) -> None:
         """Name the arrays that hold the experts now.
@@ -270,8 +279,7 @@ class LaunchedPass:
         embedding = self._program.launches.embedding
         if embedding is None:
             raise BackendError("a token was given to a program that begins with streams")
-        leases.evaluate(self._program.left)
-        mx.synchronize()  # what MLX still does may read what is written now
+        leases.evaluate(self._program.settled(), self._program.left)  # what MLX still does may read what is written now
         embedding.choose(token)
         return self._advance(0, states, leases)
 
