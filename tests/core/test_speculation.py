@@ -12,7 +12,7 @@ from slotstream_core.experts import StoredExperts
 from slotstream_core.experts.stats import Waited
 from slotstream_core.generation.decoding import Decoder, PlainDecoder, logits_row
 from slotstream_core.generation.draft_costs import PassCost
-from slotstream_core.generation.draft_depth import DepthPolicy, FixedDepth, Outcome
+from slotstream_core.generation.draft_depth import DEPTH_LIMIT, DepthPolicy, FixedDepth, Outcome
 from slotstream_core.generation.sampling import GREEDY, Sampler, SamplingParams
 from slotstream_core.generation.speculation import SpeculativeDecoder
 from slotstream_core.models.base import DraftingModel, Guess, Model
@@ -159,6 +159,21 @@ def test_what_is_copied_from_the_text_changes_nothing(model: Qwen4ExpModel, para
     assert decoder.counts.accepted + sum(decoder.counts.passes_by_depth) == TOKENS - 1
     if wrong > TOKENS:
         assert decoder.counts.accepted == decoder.counts.drafted > TOKENS // 2
+
+
+def test_no_more_is_copied_before_a_pass_than_any_policy_verifies(model: Qwen4ExpModel) -> None:
+    class Offered(Copying):
+        def __init__(self) -> None:
+            super().__init__()
+            self.most: list[int] = []
+
+        def copies(self, chance: float, most: int) -> int:
+            self.most.append(most)
+            return super().copies(chance, most)
+
+    policy = Offered()
+    speculative(model, GREEDY, policy, seen=[*plain(model, GREEDY), *PROMPT])
+    assert max(policy.most) == DEPTH_LIMIT < TOKENS - 1
 
 
 def test_copied_guesses_tell_the_policy_of_no_guess_by_the_head(model: Qwen4ExpModel) -> None:

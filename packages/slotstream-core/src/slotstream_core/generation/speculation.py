@@ -20,7 +20,7 @@ from slotstream_core.events import DraftCounts
 from slotstream_core.experts.stats import Waited
 from slotstream_core.generation.decoding import Row, next_logits
 from slotstream_core.generation.draft_costs import PassCost
-from slotstream_core.generation.draft_depth import DepthPolicy, Outcome
+from slotstream_core.generation.draft_depth import DEPTH_LIMIT, DepthPolicy, Outcome
 from slotstream_core.generation.repetition import Repetition
 from slotstream_core.generation.sampling import Sampler
 from slotstream_core.models.base import DraftingModel, Guess
@@ -127,7 +127,7 @@ class SpeculativeDecoder:
 
     def _copies(self, most: int) -> list[int]:
         """The next tokens, should the text repeat itself, as many as the policy wants of at most ``most``."""
-        copied = self._repetition.guesses(most)
+        copied = self._repetition.guesses(min(most, DEPTH_LIMIT))
         return copied[: self._policy.copies(self._repetition.chance, len(copied))] if copied else []
 
     def _guess(self, token: int, most: int) -> _Guessing:
