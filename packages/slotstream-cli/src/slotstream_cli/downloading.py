@@ -221,7 +221,7 @@ def ensure_downloaded(
     """Return the model's directory, offering the download when it is not there.
 
     The demo model is unpacked without a question, since it came with the installation, and its experts are written as
-    records, too, of which one takes a third of the time to read.  Anything else is asked for on a terminal and never
+    records, too, of which one takes half the time to read.  Anything else is asked for on a terminal and never
     downloaded without one.
 
     Raises:
