@@ -47,8 +47,8 @@ typedef struct ss_kernel_launch {
 
 typedef struct ss_program ss_program;
 
-/* A program of launches whose argument i is the 64-bit number at table[indices[i]]; null without memory, and where
- * something is out of bounds, which `ss_check_launches` tells. The table must stay for as long as the program. */
+/* A program of launches whose argument i is the 64-bit number at table[indices[i]]; null without memory. They must be such
+ * as `ss_check_launches` accepts, and the table must stay for as long as the program. */
 ss_program *ss_program_create(const ss_launcher *launcher, const ss_kernel_launch *launches, int64_t count,
                               const int32_t *indices, uint64_t *table);
 void ss_program_free(ss_program *program);

@@ -209,7 +209,5 @@ class PromptMemory:
             self._tier.save(
                 ids, self.key, snapshot, shared=purpose in CHECKPOINTS, continued=self._continued, stop=self._stop
             )
-            if kept is None:
-                self._tier.finish_writing(
-                    self._stop
-                )  # nothing has reserved memory for a copy that stays until it is written
+            if kept is None:  # nothing has reserved memory for a copy that stays until it is written
+                self._tier.finish_writing(self._stop)

@@ -125,9 +125,8 @@ class EagerExpertLayer(ExpertLayer):
                 compute_groups(groups, [rows])
             rows.join(out)
             return
-        ask = (
-            self._experts.request if watch is not None else self._experts.visit
-        )  # who watches may read ahead meanwhile
+        # who watches may read ahead meanwhile
+        ask = self._experts.visit if watch is None else self._experts.request
         lease = ask(self._layer, ids, threads=self._eager.handle)
         leases.hold(lease)
         if watch is not None:
