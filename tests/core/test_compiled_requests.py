@@ -216,3 +216,27 @@ def test_reads_that_cannot_be_planned_leave_nothing_held(stored: ExpertFile) -> 
         twin.pool.check_integrity()
         assert twin.pool._residency.idle == len(twin.pool._residency.free) == SLOTS
         assert twin.pool.resident_count == 0
+
+
+def test_a_request_whose_reads_only_python_can_plan_is_counted_once(stored: ExpertFile) -> None:
+    class Misplaced(ScriptedSource):
+        """Compiled code alone is told that records lie where none can."""
+
+        @property
+        def strides(self) -> Any:
+            places = super().strides.copy()
+            places[:, :, 1] = -(2**40)
+            return places
+
+    with ExitStack() as opened:
+        twins = [
+            Asking(opened, source(stored.layout()), native=native)
+            for source, native in ((Misplaced, True), (ScriptedSource, False))
+        ]
+        assert isinstance(twins[0].pool._tickets, CompiledTickets)
+        for experts in ([1, 2, 1], [2, 3]):
+            both([twin.request(0, experts) for twin in twins])
+            assert both([twin.finish() for twin in twins])[-1] == "came"
+            both([twin.books() for twin in twins])
+        assert twins[0].pool.stats.requests == 2
+        assert twins[0].pool._residency.uses[2] == 2

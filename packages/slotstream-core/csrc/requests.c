@@ -14,15 +14,10 @@ int32_t ss_ask(ss_tickets *tickets, int64_t layer, const int32_t *ids, int64_t c
 }
 
 int32_t ss_bring(ss_tickets *tickets, ss_request *request) {
-    ss_residency *residency = ss_tickets_residency(tickets);
-    ss_granted *granted = &request->granted;
+    const ss_granted *granted = &request->granted;
     if (!granted->absent_count) return SS_OK;
     request->batch = ss_plan_records(tickets, granted->absent, granted->absent_count);
-    if (!request->batch) {
-        ss_let_go(residency, granted->held, granted->held_count);
-        granted->held_count = granted->absent_count = granted->coming_count = 0;
-        return SS_NO_MEMORY;
-    }
-    ss_expect(residency, granted->absent, granted->absent_count);
+    if (!request->batch) return SS_NO_MEMORY;
+    ss_expect(ss_tickets_residency(tickets), granted->absent, granted->absent_count);
     return ss_batch_submit(request->batch);
 }

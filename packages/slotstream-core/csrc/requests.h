@@ -19,8 +19,8 @@ typedef struct ss_request {
  * refuses is refused; then, too, what was joined is expected in its slot from now on. */
 int32_t ss_ask(ss_tickets *tickets, int64_t layer, const int32_t *ids, int64_t count, ss_request *request);
 
-/* After it: expect what is absent, and hand its reads to the lanes. Where there is no memory to plan them, nothing is held
- * for the request any more, and SS_NO_MEMORY returned. */
+/* After it: expect what is absent, and hand its reads to the lanes. Where they cannot be planned, for want of memory mostly,
+ * SS_NO_MEMORY is returned and what is absent stays so, with its slots held: who asked has it read otherwise. */
 int32_t ss_bring(ss_tickets *tickets, ss_request *request);
 
 #endif

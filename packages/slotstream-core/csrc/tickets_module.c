@@ -230,9 +230,9 @@ PyObject *ss_py_redeem(PyObject *self, PyObject *const *args, Py_ssize_t count) 
     return finish_with(&call, code == SS_OK ? found : -1);
 }
 
-/* ask(tickets, pool, layer, ids, slots, held, records, told int64 [4 + 3 * ids], brief) -> 1 granted, 0 refused, -1 no memory;
- * with `brief` 2 where everything is there, and nothing is held. told: how many are absent, coming and joined, the batch, and
- * key, slot and batch of each that is joined */
+/* ask(tickets, pool, layer, ids, slots, held, records, told int64 [4 + 3 * ids], brief) -> 1 granted, or 0 refused; with
+ * `brief` 2 where everything is there, and nothing is held. told: how many are absent, coming and joined, the batch, and key,
+ * slot and batch of each that is joined; without a batch what is absent is still to be read */
 PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     Call call;
@@ -259,7 +259,7 @@ PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count) {
             ss_fetch(r, pool, layer, &request.granted); /* without memory everything stays absent */
             Py_END_ALLOW_THREADS
         }
-        if (code == SS_OK) code = ss_bring(kept->tickets, &request);
+        if (code == SS_OK) ss_bring(kept->tickets, &request);
         there = code == SS_OK && brief && !request.granted.absent_count && !request.granted.coming_count;
         if (there) {
             ss_let_go(r, request.granted.held, request.granted.held_count);
@@ -271,5 +271,5 @@ PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         told[2] = request.joined_count;
         told[3] = (int64_t)(intptr_t)request.batch;
     }
-    return finish_with(&call, code == SS_OK ? 1 + there : code == SS_NO_MEMORY ? -1 : 0);
+    return finish_with(&call, code == SS_OK ? 1 + there : 0);
 }

@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     Attributes:
         joined: Records on their way that were tickets; what is asked for of them is waited for from now on.
         granted: None when the request was refused; what it lists as absent is being read, by `batch`.
-        batch: None when nothing had to be read, or lanes were not needed for it.
+        batch: None when nothing had to be read, or when the reads of what is absent could not be planned.
         held: Whether slots are held for it.
     """
 
@@ -395,7 +395,7 @@ class CompiledTickets:
             return Asked([], Granted(slots, [], []), None, held=False)
         absent, coming, joined, batch = told[:TOLD].tolist()
         taken_over = self._joined(told[TOLD : TOLD + 3 * joined]) if joined else []
-        if code < 1:
+        if not code:
             return Asked(taken_over, None, None)
         granted = granted_of(slots, self._records, absent, coming)
         return Asked(taken_over, granted, self._take_over(batch, granted.absent) if batch else None)
