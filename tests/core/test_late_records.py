@@ -72,6 +72,9 @@ class HalfLateExperts(StreamedExperts):
     def request(self, layer: int, experts: Sequence[int], *, threads: int = 0) -> Lease:  # type: ignore[override]
         return LateLease(super().request(layer, experts, threads=threads), self.pool.slots, every=2)
 
+    def visit(self, layer: int, experts: Sequence[int], *, threads: int = 0) -> Lease:  # type: ignore[override]
+        return self.request(layer, experts, threads=threads)
+
 
 def device_backend(dtype: mx.Dtype = mx.float32) -> Backend:
     """This machine's computation, asked for as a device is: in one graph a layer."""

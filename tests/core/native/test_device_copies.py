@@ -36,7 +36,7 @@ SHIM = """
 #define __global__
 struct uint4 { unsigned int x, y, z, w; };
 struct place { unsigned int x; };
-static place blockIdx, blockDim, threadIdx, gridDim;
+static thread_local place blockIdx, blockDim, threadIdx, gridDim;
 """
 RUN = """
 extern "C" void run(const slotstream_pieces* pieces, unsigned int blocks, unsigned int threads) {
