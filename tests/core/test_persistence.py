@@ -20,7 +20,6 @@ import pytest
 from slotstream_core.engine import Engine, load
 from slotstream_core.errors import DirectoryInUse, GenerationCancelled, InaccessibleFile, StateFileDamaged
 from slotstream_core.events import Finished
-from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.persistence import directory as directory_module
 from slotstream_core.persistence.container import read_container, write_container
@@ -31,6 +30,7 @@ from slotstream_core.testing import write_tiny_model
 from slotstream_core.text.messages import ChatMessage
 from slotstream_planner import PlanRequest
 from tests.core.kept_states import KB, head, named, opened, options, rows, state
+from tests.core.leaving import CancelledAtThirdCheck
 
 
 def ids(length: int, seed: int = 0) -> list[int]:
@@ -147,21 +147,12 @@ def test_a_state_too_long_for_memory_is_kept_on_disk(tiny_model: Path, tmp_path:
 
 
 def test_a_caller_may_leave_while_the_disk_is_read_and_the_state_stays(tiny_model: Path, tmp_path: Path) -> None:
-    class CancelledLater(CancelToken):
-        checks = 0
-
-        def check(self) -> None:
-            self.checks += 1
-            if self.checks == 3:
-                self.cancel()
-            super().check()
-
     prompt = ids(600)
     with engine_on(tiny_model, options(tmp_path)) as engine:
         expected = ask(engine, prompt).token_ids
     with engine_on(tiny_model, options(tmp_path)) as engine:
         with pytest.raises(GenerationCancelled):
-            next(engine.generate(prompt, sampling=GREEDY, max_tokens=3, cancel=CancelledLater()))  # reads only
+            next(engine.generate(prompt, sampling=GREEDY, max_tokens=3, cancel=CancelledAtThirdCheck()))  # reads only
         assert engine.prefix_status()["conversations"] == 0
         again = ask(engine, prompt)
         assert again.token_ids == expected

@@ -25,6 +25,7 @@ from slotstream_core.options import ADMIT_VARIABLE, GROUP_VARIABLE, SWEEP_VARIAB
 from slotstream_core.state.sequence import SequenceState
 from slotstream_planner import PlanRequest
 from tests.core.expert_files import ScriptedSource
+from tests.core.leaving import CancelledAtThirdCheck
 from tests.core.qwen4_exp_models import Logits, last_logits, open_drafting_model, open_model
 
 SETTINGS = {"vocab_size": 288, "indexer_n_heads": 8, "indexer_budget": 16, "num_experts": 16, "split_ngram_parts": 3}
@@ -270,18 +271,6 @@ def test_a_reader_with_memory_to_spare_lets_passes_share_their_reads(quantized: 
     assert told.logits == [False, True]
     assert together.sweeps == LAYERS
     assert apart.sweeps == 3 * LAYERS
-
-
-class CancelledAtThirdCheck(CancelToken):
-    """A caller who leaves in the middle."""
-
-    checks = 0
-
-    def check(self) -> None:
-        self.checks += 1
-        if self.checks == 3:
-            self.cancel()
-        super().check()
 
 
 def test_a_cancelled_prompt_stops_between_two_layers_and_gives_its_slots_back(quantized: Path) -> None:

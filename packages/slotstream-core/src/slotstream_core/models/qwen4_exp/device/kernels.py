@@ -203,7 +203,6 @@ class DeviceKernels:
 
     Args:
         compile_kernel: Makes kernels.
-
         launched: Launches kernels without MLX; None where nothing does.
 
     Attributes:
@@ -262,14 +261,23 @@ class DeviceKernels:
             ours: Runs the kernels on some data.
             plain: Runs the operations on the same data.
         """
-        key = (part, *sizes)
+        return self.faultless(
+            (part, *sizes), lambda: _disagreement(ours, plain), f"the kernels for {part} are not used"
+        )
+
+    def faultless(self, key: tuple[object, ...], find_fault: Callable[[], str | None], otherwise: str) -> bool:
+        """Whether something proves itself; tried once for each key, with a warning where it does not.
+
+        Args:
+            key: What it is called in `verdicts`.
+            find_fault: Says what is wrong with it; None for nothing.
+            otherwise: What is not done then, for a person.
+        """
         if key not in self.verdicts:
-            fault = _disagreement(ours, plain)
+            fault = find_fault()
             self.verdicts[key] = fault is None
             if fault is not None:
-                logger.warning(
-                    "the kernels for %s are not used: %s; MLX's operations are, which is slower", part, fault
-                )
+                logger.warning("%s: %s; MLX's operations are used, which is slower", otherwise, fault)
         return self.verdicts[key]
 
 

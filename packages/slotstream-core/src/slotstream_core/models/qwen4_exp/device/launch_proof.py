@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -32,8 +32,6 @@ from slotstream_core.models.qwen4_exp.moe import pass_leases
 from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.state.sequence import LayerState
-
-logger = logging.getLogger("slotstream.device")
 
 PROOF_TOKENS = 5
 """Tokens that a state has seen before the row."""
@@ -106,13 +104,9 @@ def launched_layers(
         if (parts := layer_parts(layer)) is not None:
             kinds.setdefault(parts.mixer.launch_kind, index)
     for kind, index in kinds.items():
-        key = ("launched layers", kind)
-        if key not in device.verdicts:
-            fault = LayerProof(device, kernels, config, rotary, layers, index).fault(experts)
-            device.verdicts[key] = fault is None
-            if fault is not None:
-                logger.warning("layers are not launched whole: %s; MLX's operations are used, which is slower", fault)
-        if not device.verdicts[key]:
+        proof = LayerProof(device, kernels, config, rotary, layers, index)
+        find_fault = partial(proof.fault, experts)
+        if not device.faultless(("launched layers", kind), find_fault, "layers are not launched whole"):
             return None
     if not kinds:
         return None
@@ -128,22 +122,17 @@ def embedding_proven(
 ) -> bool:
     """Whether a launch gives the embedding that MLX does; as `head_proven`."""
     key = ("launched embedding", *matrix.weight.shape, matrix.bits, matrix.group_size)
-    if key not in device.verdicts:
-        fault = embedding_fault(kernels, config, matrix) if suits_product(matrix) else "it is stored another way"
-        device.verdicts[key] = fault is None
-        if fault is not None:
-            logger.warning("embeddings are not launched: %s; MLX's operations are used, which is slower", fault)
-    return device.verdicts[key]
+    return device.faultless(key, lambda: embedding_fault(kernels, config, matrix), "embeddings are not launched")
 
 
 def embedding_fault(kernels: LaunchedKernels, config: Qwen4ExpConfig, matrix: Projection) -> str | None:
     """What is wrong with the embedding of the last token; None for nothing."""
+    if not suits_product(matrix):
+        return "it is stored another way"
     token, program = matrix.out_features - 1, kernels.program()
     try:
-        number, streams = (
-            program.place("number"),
-            program.scratch((1, config.hc_count, config.hidden_size), mx.bfloat16),
-        )
+        number = program.place("number")
+        streams = program.scratch((1, config.hc_count, config.hidden_size), mx.bfloat16)
         done, launched = Announcement(kernels, number), LaunchedEmbedding(program, config, matrix)
         launched.add(streams)
         launched.choose(token)
@@ -161,12 +150,7 @@ def embedding_fault(kernels: LaunchedKernels, config: Qwen4ExpConfig, matrix: Pr
 def head_proven(device: DeviceKernels, kernels: LaunchedKernels, config: Qwen4ExpConfig, head: HeadParts) -> bool:
     """Whether launches give the logits that MLX does; tried once for each kind of end, with a warning where not."""
     key = ("launched head", *head.kind)
-    if key not in device.verdicts:
-        fault = head_fault(device, kernels, config, head)
-        device.verdicts[key] = fault is None
-        if fault is not None:
-            logger.warning("logits are not launched: %s; MLX's operations are used, which is slower", fault)
-    return device.verdicts[key]
+    return device.faultless(key, lambda: head_fault(device, kernels, config, head), "logits are not launched")
 
 
 def head_fault(device: DeviceKernels, kernels: LaunchedKernels, config: Qwen4ExpConfig, head: HeadParts) -> str | None:
