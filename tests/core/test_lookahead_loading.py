@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from slotstream_core import loading
 from slotstream_core.checkpoint.corrections import correction_path, write_correction
 from slotstream_core.engine import Engine, load
 from slotstream_core.errors import PlanError, SettingError
 from slotstream_core.events import Finished
 from slotstream_core.experts.reading import LanesSwitch
+from slotstream_core.experts.slot_memory import HostMemory
 from slotstream_core.generation.sampling import GREEDY
 from slotstream_core.loading import load_model
 from slotstream_core.native.lanes import lane_library
@@ -103,6 +106,22 @@ def test_a_plan_that_reserves_too_little_is_refused(corrected_model: Path) -> No
     short = replace(plan.arrangement, ledger=replace(plan.ledger, lookahead_reserve_bytes=10))
     with pytest.raises(PlanError, match="the plan reserves 10"):
         load_model(corrected_model, replace(plan, arrangement=short))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_lanes_beside_a_device_need_nothing_of_what_the_plan_reserves_there(
+    corrected_model: Path, monkeypatch: pytest.MonkeyPatch, *, apart: bool
+) -> None:
+    memory = HostMemory(apart=apart)
+    monkeypatch.setattr(loading, "slot_memory", lambda backend: memory)
+    with load_model(corrected_model, request=SMALL) as loaded:
+        plan = loaded.plan
+        assert loaded.forecaster is not None
+        forecasts_bytes = loaded.forecaster.byte_count
+    bare = replace(plan.arrangement, ledger=replace(plan.ledger, lookahead_reserve_bytes=forecasts_bytes))
+    refused = nullcontext() if apart else pytest.raises(PlanError, match=f"the plan reserves {forecasts_bytes:,}")
+    with refused, load_model(corrected_model, replace(plan, arrangement=bare)):
+        pass
 
 
 def test_the_environment_is_read_in_one_place() -> None:

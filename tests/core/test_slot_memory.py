@@ -186,7 +186,9 @@ def test_without_a_cuda_runtime_slots_are_written_in_place(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cuda_module, "RUNTIME", "libnosuchruntime.so")
-    assert cuda_memory().direct
+    memory = cuda_memory()
+    assert memory.direct
+    assert memory.apart
     assert "libnosuchruntime.so" in caplog.text
 
 

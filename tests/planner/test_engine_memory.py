@@ -143,3 +143,12 @@ def test_the_lookahead_of_a_processor_reserves_what_its_lanes_and_compact_router
     routers = 49 * 512 * 2560 * 9 // 8
     two, sixteen = lookahead_bytes(WIDENED, lanes=2), lookahead_bytes(WIDENED, lanes=16)
     assert routers + 2 * PUBLISHED.record_bytes < two < sixteen < lookahead_bytes(PUBLISHED)
+
+
+def test_the_lookahead_of_a_device_reserves_its_correction_alone() -> None:
+    ledger = plan(PUBLISHED, DEVICE, replace(REQUEST, lookahead="on")).ledger
+    assert ledger.lookahead_reserve_bytes == 36 * 2**20
+    assert PUBLISHED.correction_bytes <= 36 * 2**20
+    bare = plan(replace(PUBLISHED, correction_bytes=0), DEVICE, replace(REQUEST, lookahead="on")).ledger
+    assert bare.lookahead_reserve_bytes == 0
+    assert bare.host_bytes == ledger.host_bytes  # what lanes read ahead into

@@ -256,9 +256,7 @@ def _look_ahead(
     forecaster = Forecaster(
         model.layers, lookahead, backend, correction=correction, tap=options.tap, renewed=model.renewed_layers
     )
-    # Beside a device, lanes read into pinned memory of the host, for which the plan has another charge.
-    scratch_bytes = 0 if backend.kind == "cuda" else experts.ahead_bytes
-    needed, reserved = scratch_bytes + forecaster.byte_count, memory_plan.ledger.lookahead_reserve_bytes
+    needed, reserved = experts.ahead_bytes + forecaster.byte_count, memory_plan.ledger.lookahead_reserve_bytes
     if needed > reserved:
         raise PlanError(
             f"the lookahead needs {needed:,} bytes and the plan reserves {reserved:,}; plan again for this checkpoint, "

@@ -169,9 +169,9 @@ class _Board:
     def lookahead_charge(self, *, lookahead: bool) -> int:
         if not lookahead:
             return 0
-        copies = self.machine.kind == "cuda"
-        lanes = self.request.reading_lanes or demand_lanes(self.machine.cores, copies=copies)
-        return lookahead_bytes(self.geometry, lanes=ahead_lanes(lanes, copies=copies))
+        separate = self.machine.kind == "cuda"
+        lanes = self.request.reading_lanes or demand_lanes(self.machine.cores, copies=separate)
+        return lookahead_bytes(self.geometry, lanes=ahead_lanes(lanes, copies=separate), separate=separate)
 
     def target(self, draft: DraftState) -> Target:
         added = self.draft_charge(draft) + self.window_charge_bytes

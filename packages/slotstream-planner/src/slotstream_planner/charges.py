@@ -221,17 +221,22 @@ def vision_bytes(geometry: ModelGeometry) -> int:
     return two_digit_ceiling(geometry.vision_resident_bytes)
 
 
-def lookahead_bytes(geometry: ModelGeometry, *, lanes: int = AHEAD_LANES) -> int:
+def lookahead_bytes(geometry: ModelGeometry, *, lanes: int = AHEAD_LANES, separate: bool = False) -> int:
     """Return the lookahead's reserve: staging, router copies and the correction file.
 
     373 MiB for the published model in bf16 without its correction file, 409 MiB with it: 48 records, float32 routers.
     Where float32 is computed in, lanes read into a record each, forecasts use copies of the routers with 8 bits
-    (`slotstream_core.models.qwen4_exp.eager.forecast`), and the correction takes twice the bytes of its file.
+    (`slotstream_core.models.qwen4_exp.eager.forecast`), and the correction takes twice the bytes of its file. A device
+    with memory of its own holds the correction alone: lanes read into the host's memory, and forecasts use the layers'
+    own routers, float32 as they are (`slotstream_planner.engine_memory` charges both).
 
     Args:
         geometry: The model.
         lanes: Lanes that read ahead, where float32 is computed in.
+        separate: Whether the plan divides a device's own memory.
     """
+    if separate:
+        return -(-geometry.correction_bytes // MIB) * MIB
     values = (geometry.layers + 1) * geometry.experts * geometry.hidden
     if geometry.compute == "float32":
         staging, routers = ahead_scratch_bytes(geometry.record_bytes, lanes, copies=False), values + values // 8

@@ -47,6 +47,7 @@ class CudaMemory:
     """
 
     direct = False
+    apart = True
 
     def __init__(self, *, device: int = 0) -> None:
         try:
@@ -191,7 +192,7 @@ def cuda_memory() -> SlotMemory:
         prove(memory)
     except BackendError as error:
         logger.warning("expert slots are written through host views, which is slow: %s", error)
-        return HostMemory()
+        return HostMemory(apart=True)
     try:
         memory.use_kernel()
     except (BackendError, AttributeError) as error:  # a runtime without one of the functions

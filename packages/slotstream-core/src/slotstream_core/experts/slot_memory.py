@@ -43,6 +43,10 @@ class SlotMemory(Protocol):
         """Whether the host may read from disk straight into slots."""
 
     @property
+    def apart(self) -> bool:
+        """Whether buffers lie outside the memory that a plan divides: in the host's, beside a device's own."""
+
+    @property
     def copies(self) -> DeviceCopies | None:
         """What `put` and `finish` call, where nothing else belongs to them."""
 
@@ -68,10 +72,18 @@ class SlotMemory(Protocol):
 
 
 class HostMemory:
-    """Slots in memory that the host computes with or shares: written in place."""
+    """Slots in memory that the host computes with or shares: written in place.
+
+    Args:
+        apart: See `SlotMemory.apart`.
+    """
 
     direct = True
+    apart = False
     copies: DeviceCopies | None = None
+
+    def __init__(self, *, apart: bool = False) -> None:
+        self.apart = apart
 
     def buffer(self, byte_count: int) -> Bytes:
         """See `SlotMemory.buffer`. Untouched memory costs nothing.

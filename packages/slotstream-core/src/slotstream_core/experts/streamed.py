@@ -131,8 +131,8 @@ class StreamedExperts:
 
     @property
     def ahead_bytes(self) -> int:
-        """Scratch of the lanes that read ahead."""
-        return self._reader.ahead_scratch_bytes
+        """Scratch of the lanes that read ahead, where it lies in the memory that a plan divides; else 0."""
+        return 0 if self._reader.memory.apart else self._reader.ahead_scratch_bytes
 
     def load_all(self) -> None:
         """Read every expert, so that nothing is read later. Counted as misses.
