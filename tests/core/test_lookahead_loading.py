@@ -59,7 +59,7 @@ def test_a_correction_beside_the_checkpoint_is_used(corrected_model: Path, tiny_
     for directory, corrected in ((corrected_model, True), (tiny_model, False)):
         with load_model(directory, request=SMALL) as loaded:
             assert loaded.forecaster is not None
-            assert loaded.forecaster.corrected is corrected
+            assert bool(loaded.forecaster.corrections) is corrected
             at_once = loaded.forecaster.at_once
             assert loaded.forecaster.tap == ("attention" if corrected or at_once else "boundary")
             assert loaded.forecaster.renewed == {0, *loaded.checkpoint.config.ple_layers}
@@ -74,7 +74,7 @@ def test_a_damaged_correction_leaves_the_boundary_forecast_and_a_line_in_the_log
     path.write_bytes(path.read_bytes()[:-3])
     with caplog.at_level(logging.INFO, "slotstream.core"), load_model(directory, request=SMALL) as loaded:
         assert loaded.forecaster is not None
-        assert not loaded.forecaster.corrected
+        assert not loaded.forecaster.corrections
     assert str(path) in caplog.text
 
 
@@ -84,7 +84,7 @@ def test_the_options_leave_it_out_and_choose_the_tap(corrected_model: Path) -> N
         assert loaded.plan.ledger.lookahead_reserve_bytes == 0
     with load_model(corrected_model, request=SMALL, options=EngineOptions(tap="boundary")) as loaded:
         assert loaded.forecaster is not None
-        assert not loaded.forecaster.corrected
+        assert not loaded.forecaster.corrections
 
 
 def test_the_options_leave_reading_to_python_whatever_is_compiled(

@@ -29,6 +29,24 @@ static inline __nv_bfloat16 __float2bfloat16(float value) {
   if (value != value) return {0x7fc0};
   return {(uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
 }
+struct __half { uint16_t bits; };
+static inline float __half2float(__half x) {
+  const unsigned int sign = (unsigned int)(x.bits & 0x8000) << 16, rest = x.bits & 0x7fff;
+  if (rest >= 0x7c00) return __uint_as_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+  const float value = ldexpf(__uint_as_float(rest << 13), 112); /* subnormal ones, too */
+  return sign ? -value : value;
+}
+static inline __half __float2half(float value) {
+  const uint16_t sign = signbit(value) ? 0x8000 : 0;
+  const float size = fabsf(value);
+  if (size != size) return {0x7fff};
+  if (size >= 65520.0f) return {(uint16_t)(sign | 0x7c00)};
+  int exponent = -13; /* of subnormal ones */
+  if (size >= 0x1p-14f) frexpf(size, &exponent);
+  const int step = exponent - 11; /* 2^step is the distance of neighbours */
+  const int count = (int)rintf(ldexpf(size, -step)); /* of these; 1024 to 2048 of normal ones */
+  return {(uint16_t)(sign | (uint16_t)(count + (step + 24) * 1024))};
+}
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 struct place { int x; };

@@ -321,8 +321,9 @@ def made_up_correction() -> Correction:
 
 @pytest.mark.parametrize(("tap", "corrected"), [("boundary", False), ("attention", False), ("attention", True)])
 def test_forecasts_are_those_of_the_operations_and_change_no_bit(
-    launched: Opened, plain: Opened, tap: Tap, corrected: bool
+    launched: Opened, plain: Opened, target: EmulatedTarget, tap: Tap, corrected: bool
 ) -> None:
+    target.launches()
     correction = made_up_correction() if corrected else None
     rows, forecasts = [], []
     for number, found in enumerate((launched, launched, plain)):
@@ -335,11 +336,38 @@ def test_forecasts_are_those_of_the_operations_and_change_no_bit(
         read_ahead = found.experts.stats.since(before).ahead_records
         assert (read_ahead > 0) == (number > 0)
         forecasts.append(lookahead.noted)
+    names = target.launches()
+    assert names.count("publish_forecast") == LAYERS - 1
+    assert names.count("correct_forecast") == (LAYERS if corrected else 0)  # one proves the others
     np.testing.assert_array_equal(rows[0], rows[1])
     assert_close(rows[1], rows[2])
     assert list(forecasts[1]) == list(forecasts[2]) == list(range(1, LAYERS))
-    for target in forecasts[1]:
-        assert_near(forecasts[1][target], forecasts[2][target])
+    for layer in forecasts[1]:
+        assert_near(forecasts[1][layer], forecasts[2][layer])
+
+
+def test_layers_are_not_launched_while_forecasts_have_corrections_that_do_not_prove_themselves(
+    checkpoint: Path,
+    kernels: DeviceKernels,
+    emulator: Emulator,
+    target: EmulatedTarget,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emulator, "spoil", (("+ delta[expert]", "+ 9.0f"),))
+    own = DeviceKernels(emulator, launched=LaunchedKernels(target))
+    own.verdicts |= {known: True for known in kernels.verdicts if known[0] != "launched corrections"}
+    with caplog.at_level(logging.WARNING), opened(checkpoint, own) as found:
+        lookahead = Noted(found.experts.pool, top=TOP, mode="on")
+        found.model.look_ahead(Forecaster(found.model.layers, lookahead, DEVICE, correction=made_up_correction()))
+        state = found.prompt()
+        target.launches()
+        found.token(11, state, decode=True)
+        assert "delta_step" not in target.launches()
+        assert list(lookahead.noted) == list(range(1, LAYERS))
+        found.token(12, state)
+        assert "delta_step" in target.launches()
+    assert ["of corrected forecasts" in record.getMessage() for record in caplog.records] == [True]
 
 
 class Noted(Lookahead):

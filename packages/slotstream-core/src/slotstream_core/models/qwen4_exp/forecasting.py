@@ -57,30 +57,20 @@ class TargetCorrection:
     """One target's correction.
 
     On a CPU it is applied by NumPy after the readback, from float32 factors: twice the bytes, but no conversion a layer
-    and no operation handed to MLX's thread. Elsewhere the device applies it, from float16 factors, except to forecasts
-    that launched kernels publish.
+    and no operation handed to MLX's thread. Elsewhere the device applies it, from float16 factors.
     """
 
     def __init__(self, correction: Correction, index: int, backend: Backend) -> None:
         self.on_host = backend.kind == "cpu"
         self._arrays: list[mx.array] = []
         self._factors: list[Logits] = []
-        self._correction, self._index = correction, index
+        stored = (correction.a, correction.b, correction.mu, correction.delta)
+        a, b, mu, delta = (array[index] for array in stored)
         if self.on_host:
-            self.bring_to_host()
-        else:
-            self._arrays = [mx.array(array) for array in self._stored()]
-            mx.eval(self._arrays)
-
-    def _stored(self) -> list[npt.NDArray[np.floating]]:
-        found = self._correction
-        return [array[self._index] for array in (found.a, found.b, found.mu, found.delta)]
-
-    def bring_to_host(self) -> None:
-        """Hold the factors that `apply_on_host` needs, too, from now on."""
-        if not self._factors:
-            a, b, mu, delta = self._stored()
             self._factors = [np.ascontiguousarray(array).astype(np.float32) for array in (a.T, b.T, mu, delta)]
+        else:
+            self._arrays = [mx.array(array) for array in (a, b, mu, delta)]
+            mx.eval(self._arrays)
 
     @property
     def byte_count(self) -> int:
@@ -93,16 +83,22 @@ class TargetCorrection:
         a, b, mu, delta = self._factors
         return a, b, mu, delta
 
+    @property
+    def device_factors(self) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+        """The factors [hidden, rank] and [rank, experts], float16, mu [hidden] and delta [experts]; not `on_host`."""
+        a, b, mu, delta = self._arrays
+        return a, b, mu, delta
+
     def apply(self, mixed: mx.array, logits: mx.array) -> mx.array:
         """Correct logits [T, experts] that were made from ``mixed`` [T, hidden]; not where `on_host`."""
-        a, b, mu, delta = self._arrays
+        a, b, mu, delta = self.device_factors
         centred = (mixed.astype(mx.float32) - mu).astype(mx.float16).astype(mx.float32)
         inner = centred @ a.astype(mx.float32)
         return logits + inner @ b.astype(mx.float32) + delta
 
     def apply_on_host(self, mixed: Logits, logits: Logits) -> Logits:
-        """As `apply`, on the host; only where `on_host`, or after `bring_to_host`."""
-        a, b, mu, delta = self._factors
+        """As `apply`, on the host; only where `on_host`."""
+        a, b, mu, delta = self.host_factors
         centred = (mixed - mu).astype(np.float16).astype(np.float32)
         moved: Logits = np.matmul(np.matmul(centred, a.T), b.T)
         return logits + moved + delta
@@ -123,6 +119,7 @@ class Forecaster:
     Attributes:
         tap: Where the streams are taken.
         at_once: Whether forecasts are there when they are made.
+        corrections: Of each layer from the second on; none where forecasts are not corrected.
         renewed: As given.
     """
 
@@ -141,26 +138,21 @@ class Forecaster:
         self.tap: Tap = tap or ("boundary" if correction is None and not self.at_once else "attention")
         self.renewed = frozenset(renewed)
         self._layers = layers
-        self._corrections: list[TargetCorrection] = []
+        self.corrections: tuple[TargetCorrection, ...] = ()
         if correction is not None and self.tap == "attention":
-            self._corrections = [TargetCorrection(correction, index, backend) for index in range(len(layers) - 1)]
+            self.corrections = tuple(TargetCorrection(correction, index, backend) for index in range(len(layers) - 1))
         # what is forecast within the target's own layer is not corrected: the correction was fitted one layer before
         self._own = [layer.forecast_at_once(None) for layer in layers]
-        corrections = [None, *self._corrections] if self._corrections else [None] * len(layers)
+        corrections = [None, *self.corrections] if self.corrections else [None] * len(layers)
         self._before = [
             layer.forecast_at_once(found) if found is not None else own
             for layer, found, own in zip(layers, corrections, self._own, strict=True)
         ]
 
     @property
-    def corrected(self) -> bool:
-        """Whether forecasts are corrected."""
-        return bool(self._corrections)
-
-    @property
     def byte_count(self) -> int:
         """Bytes held for forecasts: corrections and compact routers."""
-        corrections = sum(correction.byte_count for correction in self._corrections)
+        corrections = sum(correction.byte_count for correction in self.corrections)
         return corrections + sum(layer.forecast_bytes for layer in self._layers)
 
     @property
@@ -184,9 +176,9 @@ class Forecaster:
         layer = self._layers[target]
         mixed = layer.expert_input(streams)
         logits = layer.router_logits(mixed)
-        if not self._corrections:
+        if not self.corrections:
             return [logits]
-        correction = self._corrections[target - 1]
+        correction = self.corrections[target - 1]
         return [logits, mixed] if correction.on_host else [correction.apply(mixed, logits)]
 
     def logits_at_once(self, target: int, streams: Shown, *, distance: int) -> Logits:
@@ -207,20 +199,15 @@ class Forecaster:
         logits = np.asarray(evaluated[0])
         if len(evaluated) == 1:
             return logits
-        return self._corrections[target - 1].apply_on_host(np.asarray(evaluated[1]), logits)
+        return self.corrections[target - 1].apply_on_host(np.asarray(evaluated[1]), logits)
 
-    def forecast_published(self, target: int, logits: Logits, mixed: Logits | None) -> None:
+    def forecast_published(self, target: int, logits: Logits) -> None:
         """Read ahead what a forecast names that was made elsewhere.
 
         Args:
             target: The layer.
-            logits: float32 [1, experts], not corrected.
-            mixed: What they were made from, float32 [1, hidden], where forecasts are `corrected`.
+            logits: float32 [1, experts], corrected where there are `corrections`.
         """
-        if mixed is not None:
-            correction = self._corrections[target - 1]
-            correction.bring_to_host()
-            logits = correction.apply_on_host(mixed, logits)
         self.lookahead.foresee(target, logits, distance=1)
 
     def has_layer(self, layer: int) -> bool:

@@ -32,6 +32,17 @@ __device__ inline __nv_bfloat16 __float2bfloat16(float value) {
   return {(unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
 #endif
 }
+struct __half { unsigned short bits; };
+__device__ inline float __half2float(__half x) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
+  return value;
+}
+__device__ inline __half __float2half(float value) {
+  __half x;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x.bits) : "f"(value));
+  return x;
+}
 /* Blocks of this kernel may be there before the one before has ended, and those of the next before this one has. */
 __device__ inline void slotstream_begin() {
 #if __CUDA_ARCH__ >= 900
@@ -40,8 +51,8 @@ __device__ inline void slotstream_begin() {
 #endif
 }
 """
-"""What kernels need of `math.h`, `HEADER` of `cuda_bf16.h` (rounding to the nearest, ties to even), and every kernel
-of a program first of all."""
+"""What kernels need of `math.h`, `HEADER` of `cuda_bf16.h`, others of `cuda_fp16.h` (rounding to the nearest, ties to
+even), and every kernel of a program first of all."""
 
 WAITING_MAJOR = 9
 """Compute capability from which on a kernel can wait for the one before."""

@@ -84,6 +84,7 @@ __device__ inline float slotstream_dot(const unsigned int* row, int chunk, const
 
 C_NAMES: Mapping[mx.Dtype, str] = {
     mx.bfloat16: "__nv_bfloat16",
+    mx.float16: "__half",
     mx.float32: "float",
     mx.int32: "int",
     mx.uint32: "unsigned int",

@@ -36,7 +36,7 @@ from slotstream_core.state.sequence import LayerState
 PROOF_TOKENS = 5
 """Tokens that a state has seen before the row."""
 
-FORECASTS = LaunchedForecasts(tap="attention", corrected=True)
+FORECASTS = LaunchedForecasts(tap="attention", corrections=())
 """Compiled for the proof, too; what they say decides nothing but what is read early."""
 
 

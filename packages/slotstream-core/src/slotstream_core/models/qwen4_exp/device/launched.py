@@ -16,6 +16,7 @@ from slotstream_core.models.qwen4_exp.attention import AttentionState
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
 from slotstream_core.models.qwen4_exp.device.attention import DeviceAttention
 from slotstream_core.models.qwen4_exp.device.attention_states import AttentionAdvance
+from slotstream_core.models.qwen4_exp.device.corrections import corrections_proven
 from slotstream_core.models.qwen4_exp.device.delta_states import DeltaAdvance
 from slotstream_core.models.qwen4_exp.device.ends import HeadParts
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
@@ -83,7 +84,8 @@ class LaunchedLayers:
     def begin_pass(self, position: int, watch: PassWatch | None) -> LaunchedPass | None:
         """What takes one row through layers; None where MLX has to.
 
-        That is where somebody watches who wants to see its arrays, and after more tokens than launches reach.
+        That is where somebody watches who wants to see its arrays, after more tokens than launches reach, and while
+        forecasts have corrections that launches did not prove to make.
 
         Args:
             position: Index of the row in its sequence.
@@ -99,13 +101,18 @@ class LaunchedLayers:
             return None
         forecasts = None
         if watch is not None:
-            forecasts = LaunchedForecasts(tap=watch.forecaster.tap, corrected=watch.forecaster.corrected)
+            corrections = watch.forecaster.corrections
+            if corrections and not corrections_proven(self._device, self._kernels, corrections[0]):
+                return None
+            forecasts = LaunchedForecasts(tap=watch.forecaster.tap, corrections=corrections)
         places = {index: self._experts.places(index) for index in self._parts}
         found = {index: each for index, each in places.items() if each is not None}
         placed = len(found) == len(places)
         key = (placed, None if placed else forecasts)
         program = self._programs.get(key)
         if program is None:
+            # what makes other forecasts is not needed again
+            self._programs = {known: each for known, each in self._programs.items() if known[1] is None}
             self._programs[key] = program = BoundProgram(self._program(*key), self._experts, self._device)
         program.bind(found if placed else {})
         if program.launches.attentions:
@@ -337,7 +344,7 @@ class LaunchedPass:
         if forecast is None:
             raise BackendError("forecasts were asked of a program that makes none")
         forecast.signal.wait(number)
-        watch.forecaster.forecast_published(target, forecast.logits, forecast.row)
+        watch.forecaster.forecast_published(target, forecast.logits)
 
 
 def states_of(kind: type[S], states: Mapping[int, LayerState], wanted: Collection[int]) -> dict[int, S]:

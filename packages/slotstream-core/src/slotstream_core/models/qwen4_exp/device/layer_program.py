@@ -20,6 +20,7 @@ from slotstream_core.models.qwen4_exp.device.attention import (
     Scratch,
     TokenPlace,
 )
+from slotstream_core.models.qwen4_exp.device.corrections import ForecastCorrections
 from slotstream_core.models.qwen4_exp.device.delta import DeltaPlaces, DeviceGatedDelta
 from slotstream_core.models.qwen4_exp.device.ends import HeadParts, LaunchedEmbedding, LaunchedHead
 from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer, ExpertBuffers, StackPlaces
@@ -31,6 +32,7 @@ from slotstream_core.models.qwen4_exp.device.publishing import (
     PublishedIds,
 )
 from slotstream_core.models.qwen4_exp.device.streams import DeviceHyperConnection, StreamBuffers, StreamReader
+from slotstream_core.models.qwen4_exp.forecasting import TargetCorrection
 from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.options import Tap
@@ -42,11 +44,11 @@ class LaunchedForecasts:
 
     Attributes:
         tap: Where the streams are taken.
-        corrected: Whether the host corrects them, from the row they were made from.
+        corrections: Of each layer from the second on; none where they are not corrected.
     """
 
     tap: Tap
-    corrected: bool
+    corrections: tuple[TargetCorrection, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,9 +174,7 @@ class LayerProgram:
         self.number = program.place("number")
         self.done = Announcement(kernels, self.number)
         self.ids = PublishedIds(kernels, config, self.number)
-        self.forecast = (
-            None if forecasts is None else PublishedForecast(kernels, config, self.number, with_row=forecasts.corrected)
-        )
+        self.forecast = None if forecasts is None else PublishedForecast(kernels, config, self.number)
         self.slots = GivenSlots(program, config.num_experts_per_tok)
         self.token = TokenPlace(program, rotary, config.indexer_compress_ratio)
         self.deltas: dict[int, DeltaPlaces] = {}
@@ -191,6 +191,9 @@ class LayerProgram:
         self._output = program.scratch((1, config.hidden_size), mx.bfloat16)
         self._read, self._foreseen = StreamBuffers(program, config), StreamBuffers(program, config)
         self._forecast_logits = program.scratch((1, config.num_experts), mx.float32)
+        self._corrections: ForecastCorrections | None = None
+        if forecasts is not None and forecasts.corrections:
+            self._corrections = ForecastCorrections(program, forecasts.corrections)
         self.routed = ExpertBuffers(program, config)
         self.row = self._read.mixed
         self.head = None if head is None else LaunchedHead(kernels, program, config, head)
@@ -251,7 +254,10 @@ class LayerProgram:
         streams = entering if self._forecasts.tap == "boundary" else self.middle
         routing.streams.add_mix(self.program, streams, self._foreseen)
         routing.experts.add_logits(self.program, self._foreseen.mixed, self._forecast_logits)
-        self.forecast.add(self.program, self._forecast_logits, self._foreseen.mixed)
+        logits = self._forecast_logits
+        if self._corrections is not None:
+            logits = self._corrections.add(target, self._foreseen.mixed, logits)
+        self.forecast.add(self.program, logits)
 
 
 def runs_of(layers: Sequence[int], renewed: frozenset[int]) -> dict[int, int]:

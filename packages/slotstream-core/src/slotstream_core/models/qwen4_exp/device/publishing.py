@@ -27,9 +27,7 @@ PUBLISH = """
 """
 
 PUBLISH_FORECAST = """
-  // the row before the number, which tells the host that all is there
   for (int i = threadIdx.x; i < EXPERTS; i += blockDim.x) out[i] = logits[i];
-  for (int i = threadIdx.x; i < HIDDEN; i += blockDim.x) row[i] = slotstream_float(mixed[i]);
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x == 0) word[0] = (unsigned int)number;
@@ -105,48 +103,38 @@ class PublishedIds:
 
 
 class PublishedForecast:
-    """The forecast logits of a router, and the row they were made from, on the host.
+    """The forecast logits of a router, on the host.
 
     Args:
         kernels: Compiles and runs kernels.
         config: Sizes.
         number: The argument that holds the number that tells of them.
-        with_row: Whether the row is wanted.
 
     Attributes:
         signal: To wait for them.
         logits: float32 [1, experts]; rewritten by each launch.
-        row: float32 [1, hidden], or None.
     """
 
-    def __init__(self, kernels: LaunchedKernels, config: Qwen4ExpConfig, number: Place, *, with_row: bool) -> None:
-        experts, hidden = config.num_experts, config.hidden_size if with_row else 0
-        self._memory = kernels.target.pinned(4 * (experts + hidden))
-        values = self._memory.data.view(np.float32)
+    def __init__(self, kernels: LaunchedKernels, config: Qwen4ExpConfig, number: Place) -> None:
+        experts = config.num_experts
+        self._memory = kernels.target.pinned(4 * experts)
         self.signal = kernels.signal()
-        self.logits: Floats = values[:experts].reshape(1, -1)
-        self.row: Floats | None = values[experts:].reshape(1, -1) if with_row else None
-        self._row_address = self._memory.address + 4 * experts
+        self.logits: Floats = self._memory.data.view(np.float32).reshape(1, -1)
         self._number = number
         self._spec = KernelSpec(
             name="publish_forecast",
-            inputs=("logits", "mixed"),
-            outputs=(
-                Output(name="out", shape=(1, experts), dtype=mx.float32),
-                Output(name="row", shape=(1, hidden), dtype=mx.float32),
-                _WORD,
-            ),
-            constants={"EXPERTS": experts, "HIDDEN": hidden},
+            inputs=("logits",),
+            outputs=(Output(name="out", shape=(1, experts), dtype=mx.float32), _WORD),
+            constants={"EXPERTS": experts},
             body=PUBLISH_FORECAST,
             blocks=1,
             threads=FORECAST_THREADS,
             values=("number",),
         )
 
-    def add(self, program: Program, logits: mx.array, mixed: mx.array) -> None:
+    def add(self, program: Program, logits: mx.array) -> None:
         """Append their publication."""
-        addresses = (self._memory.address, self._row_address, self.signal.address)
-        program.add(self._spec, logits, mixed, *addresses, self._number)
+        program.add(self._spec, logits, self._memory.address, self.signal.address, self._number)
 
 
 class GivenSlots:
