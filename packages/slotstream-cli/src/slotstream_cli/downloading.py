@@ -221,8 +221,9 @@ def ensure_downloaded(
     """Return the model's directory, offering the download when it is not there.
 
     The demo model is unpacked without a question, since it came with the installation, and its experts are written as
-    records, too, of which one takes half the time to read.  Anything else is asked for on a terminal and never
-    downloaded without one.
+    records, too, of which one takes half the time to read.  Their directory comes first, so that the next use of a
+    model that is complete sees what this one was killed in (`slotstream_cli.models.ready`).  Anything else is asked for
+    on a terminal and never downloaded without one.
 
     Raises:
         click.ClickException: Without a terminal, with the command to run; or when the person declines.
@@ -245,9 +246,14 @@ def ensure_downloaded(
             raise click.exceptions.Exit(INTERRUPTED) from None
         if not agreed:
             raise click.ClickException(f"nothing was downloaded; {advice}")
-    directory = download(model, target, options).directory
-    if model.is_bundled:
-        from slotstream_cli.repacking import write_records  # brings mlx: only when needed
+    if not model.is_bundled:
+        return download(model, target, options).directory
+    from slotstream_core.checkpoint.records import RECORDS_NAME
 
-        write_records(directory)
+    with contextlib.suppress(OSError):  # downloading says what is wrong
+        (target / RECORDS_NAME).mkdir(parents=True, exist_ok=True)
+    directory = download(model, target, options).directory
+    from slotstream_cli.repacking import write_records  # brings mlx: only when needed
+
+    write_records(directory)
     return directory

@@ -1,13 +1,15 @@
 """What `slotstream repack` does, apart from its command line: the repacking with its progress on stderr."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from slotstream_cli.converting import shown_progress
 from slotstream_cli.failures import INTERRUPTED
-from slotstream_core.errors import CheckpointError
+from slotstream_core.checkpoint.records import RECORDS_NAME
+from slotstream_core.errors import CheckpointError, DirectoryClaimed
 from slotstream_core.experts.moving import move_experts, move_report_document, restore_experts
 from slotstream_core.experts.repacking import repack_checkpoint, report_document
 
@@ -38,11 +40,18 @@ def repack(model: Path, output: Path | None, *, as_json: bool) -> None:
 
 
 def write_records(model: Path) -> None:
-    """Write a small checkpoint's experts as records, saying nothing unless that fails; it can be used all the same."""
+    """Write a small checkpoint's experts as records, saying nothing unless that fails; it can be used all the same.
+
+    Where another process is at it, this one leaves it to that.
+    """
     try:
         repack_checkpoint(model)
+    except DirectoryClaimed:
+        return
     except CheckpointError as error:
         click.echo(f"-- its experts are read from its stacked tensors: {error}", err=True)
+        with suppress(OSError):  # what was begun is continued by the next use
+            (model / RECORDS_NAME).rmdir()
 
 
 def move(model: Path, *, back: bool, as_json: bool) -> None:

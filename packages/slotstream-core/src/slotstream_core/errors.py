@@ -8,6 +8,7 @@
     |   +-- CorrectionUnusable     the lookahead's correction file is missing or not as documented
     |   +-- RecordsUnusable        repacked experts are stale, damaged, or those of another checkpoint
     |   +-- MirrorMismatch         a mirror directory does not hold the same checkpoint
+    |   +-- DirectoryClaimed       another process writes to the directory
     +-- TokenizerError             tokenizer or chat template missing, broken, or at odds with the vocabulary
     |   +-- TemplateError          the chat template refused the conversation
     +-- BackendError               MLX cannot run here as installed
@@ -66,6 +67,10 @@ class RecordsUnusable(CheckpointError):
 
 class MirrorMismatch(CheckpointError):
     """A directory given as a mirror does not hold the same checkpoint."""
+
+
+class DirectoryClaimed(CheckpointError):
+    """Another process writes to the directory, or has just ended doing so."""
 
 
 class TokenizerError(SlotstreamError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from slotstream_core.checkpoint.headers import CONFIG_NAME
-from slotstream_core.errors import CheckpointError
+from slotstream_core.errors import CheckpointError, DirectoryClaimed
 
 SPARE_DISK_BYTES: Final = 64 * 2**20
 
@@ -27,7 +27,8 @@ def claimed(directory: Path, *, doing: str) -> Iterator[bool]:
         doing: What is done there, such as "conversion", for messages.
 
     Raises:
-        CheckpointError: It cannot be created or opened, or another process writes there.
+        CheckpointError: It cannot be created or opened.
+        DirectoryClaimed: Another process writes there.
     """
     created = False
     try:
@@ -45,10 +46,10 @@ def claimed(directory: Path, *, doing: str) -> Iterator[bool]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise CheckpointError(f"another {doing} is writing to {directory}; wait for it to end") from error
+        raise DirectoryClaimed(f"another {doing} is writing to {directory}; wait for it to end") from error
     try:
         if not _leads_to(directory, descriptor):
-            raise CheckpointError(f"another {doing} has just ended and removed {directory}; run this again")
+            raise DirectoryClaimed(f"another {doing} has just ended and removed {directory}; run this again")
         yield created
     except BaseException:
         if created:

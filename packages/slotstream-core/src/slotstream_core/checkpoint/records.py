@@ -180,6 +180,14 @@ def read_records_index(checkpoint_directory: Path) -> RecordsIndex | None:
     return read_index_file(directory)
 
 
+def left_unfinished(checkpoint_directory: Path) -> bool:
+    """Whether writing records into a checkpoint's own directory was begun and never ended, and can be continued."""
+    directory = checkpoint_directory / RECORDS_NAME
+    if directory.is_symlink() or not directory.is_dir():
+        return False
+    return not (directory / INDEX_NAME).exists() and os.access(directory, os.R_OK | os.W_OK | os.X_OK)
+
+
 def read_index_file(directory: Path) -> RecordsIndex | None:
     """Return the index of a directory of records; None when there is no index in it.
 
