@@ -114,6 +114,45 @@ def test_move_and_undo_say_what_they_did_and_replies_stay(model: Path, tmp_path:
     assert {path.name: path.read_bytes() for path in model.glob("*.safetensors")} == before
 
 
+def test_undo_removes_records_beside_the_stacked_tensors(model: Path) -> None:
+    before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+    nothing = CliRunner().invoke(main, ["repack", str(model), "--undo"])
+    assert (nothing.exit_code, "nothing to undo" in nothing.stderr) == (0, True)
+    assert CliRunner().invoke(main, ["repack", str(model)]).exit_code == 0
+    undone = CliRunner().invoke(main, ["repack", str(model), "--undo", "--json"])
+    assert undone.exit_code == 0, undone.output
+    assert "4 files of records beside the stacked tensors removed" in undone.stderr
+    document = json.loads(undone.stdout)
+    assert (document["direction"], len(document["files"]), document["record_bytes"]) == ("removed", 4, 0)
+    assert sorted(path.name for path in model.iterdir()) == sorted(before)
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+
+def test_undo_leaves_what_a_link_leads_to_and_what_is_no_record(model: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    assert CliRunner().invoke(main, ["repack", str(model), "--output", str(disk)]).exit_code == 0
+    undone = CliRunner().invoke(main, ["repack", str(model), "--undo"])
+    assert undone.exit_code == 0, undone.output
+    assert "the link to its records removed" in undone.stderr
+    assert f"stay in {disk}" in undone.stderr
+    assert not (model / "repacked").is_symlink()
+    assert len(list(disk.glob("*.records"))) == 4
+    assert CliRunner().invoke(main, ["repack", str(model)]).exit_code == 0
+    (model / "repacked" / "notes.txt").write_text("mine")
+    undone = CliRunner().invoke(main, ["repack", str(model), "--undo"])
+    assert "what else is in" in undone.stderr
+    assert [path.name for path in (model / "repacked").iterdir()] == ["notes.txt"]
+
+
+def test_undo_is_refused_while_the_records_are_used(model: Path) -> None:
+    assert CliRunner().invoke(main, ["repack", str(model)]).exit_code == 0
+    with load(model):
+        result = CliRunner().invoke(main, ["repack", str(model), "--undo"])
+    assert result.exit_code == 1
+    assert "is in use; end what runs it first" in result.stderr
+    assert (model / "repacked" / "index.json").exists()
+
+
 def test_nothing_is_moved_while_the_model_is_loaded_however_small_it_is(model: Path) -> None:
     assert not locking.needs_lock(model)
     with load(model):

@@ -10,7 +10,7 @@ from slotstream_cli.converting import shown_progress
 from slotstream_cli.failures import INTERRUPTED
 from slotstream_core.checkpoint.records import RECORDS_NAME
 from slotstream_core.errors import CheckpointError, DirectoryClaimed
-from slotstream_core.experts.moving import move_experts, move_report_document, restore_experts
+from slotstream_core.experts.moving import MoveReport, move_experts, move_report_document, undo_repacking
 from slotstream_core.experts.repacking import repack_checkpoint, report_document
 
 
@@ -59,7 +59,7 @@ def move(model: Path, *, back: bool, as_json: bool) -> None:
 
     Args:
         model: The checkpoint.
-        back: Whether the shards become what they were.
+        back: Whether the shards become what they were, and records beside them go.
         as_json: Whether what was done is printed as JSON.
 
     Raises:
@@ -68,17 +68,30 @@ def move(model: Path, *, back: bool, as_json: bool) -> None:
     """
     try:
         with shown_progress("undo" if back else "move") as progress:
-            report = (restore_experts if back else move_experts)(model, progress=progress)
+            report = (undo_repacking if back else move_experts)(model, progress=progress)
     except KeyboardInterrupt:
         click.echo("-- interrupted; the model can be used as it is, and the same command continues", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
-    if back:
-        done = f"{len(report.shards)} shards as they were, {len(report.files)} files of records removed"
-    else:
-        done = (
-            f"{len(report.files)} files of records written and read back, {len(report.shards)} shards written without "
-            f"their experts; {report.record_bytes / 1e6:,.1f} MB of records in {report.directory}"
-        )
-    click.echo(f"-- {model}: {done}", err=True)
+    click.echo(f"-- {model}: {_done(model, report)}", err=True)
     if as_json:
         click.echo(json.dumps(move_report_document(report), indent=2))
+
+
+def _done(model: Path, report: MoveReport) -> str:
+    """What was done, in words."""
+    size = f"{report.record_bytes / 1e6:,.1f} MB of records"
+    if report.direction == "moved":
+        return (
+            f"{len(report.files)} files of records written and read back, {len(report.shards)} shards written without "
+            f"their experts; {size} in {report.directory}"
+        )
+    if report.direction == "removed":
+        if report.directory != model.absolute() / RECORDS_NAME:
+            return (
+                f"the link to its records removed; {size} stay in {report.directory}, remove them if nothing else does"
+            )
+        left = f"; what else is in {report.directory} stays" if report.directory.exists() else ""
+        return f"{len(report.files)} files of records beside the stacked tensors removed{left}"
+    if not report.shards and not report.files:
+        return "nothing to undo: its experts are in its stacked tensors alone"
+    return f"{len(report.shards)} shards as they were, {len(report.files)} files of records removed"

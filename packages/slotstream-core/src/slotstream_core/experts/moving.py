@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from slotstream_core.checkpoint.claiming import check_free_space, claimed, not_in_use
-from slotstream_core.checkpoint.headers import CONFIG_NAME, read_directory, read_moved
-from slotstream_core.checkpoint.records import RECORDS_NAME, PartName
+from slotstream_core.checkpoint.headers import CONFIG_NAME, list_directory, read_directory, read_moved
+from slotstream_core.checkpoint.records import INDEX_NAME, RECORDS_NAME, PartName
 from slotstream_core.checkpoint.shards import PARTIAL_SUFFIX
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import CheckpointDamaged, CheckpointError, RecordsUnusable
@@ -36,7 +36,7 @@ from slotstream_core.experts.record_files import (
     sync_directory,
     write_records,
 )
-from slotstream_core.experts.repacking import RepackProgress, alone_in, stacked_layouts
+from slotstream_core.experts.repacking import RepackProgress, alone_in, is_of_records, stacked_layouts
 from slotstream_core.experts.shard_rewriting import NewFile, read_header, write_with, write_without
 from slotstream_planner.headers import read_headers
 from slotstream_planner.moved import MOVED_INDEX, MOVED_NAME, MovedExperts, MovedFile, MovedShard, MovedTensor
@@ -56,14 +56,14 @@ class MoveReport:
     """What moving experts did.
 
     Attributes:
-        direction: Into records, or back into shards.
-        directory: The records.
+        direction: Into records, back into shards, or, of records beside the stacked tensors, away.
+        directory: The records; those that stay where `repacked` led, if it was a link.
         shards: Shards written anew by this run.
         files: Files of records written, or removed, by this run.
         record_bytes: Bytes of records that there are now.
     """
 
-    direction: Literal["moved", "restored"]
+    direction: Literal["moved", "restored", "removed"]
     directory: Path
     shards: tuple[str, ...]
     files: tuple[str, ...]
@@ -133,6 +133,52 @@ def restore_experts(model: Path, *, progress: Progress | None = None) -> MoveRep
             removed += store.drop(tuple(other for other in store.index.shards if other.name != shard.name))
         removed += store.drop(())
         return store.report("restored", rewritten, removed)
+
+
+def undo_repacking(model: Path, *, progress: Progress | None = None) -> MoveReport:
+    """Let a checkpoint have its experts in its stacked tensors alone: `restore_experts`, or `remove_records`.
+
+    Args:
+        model: The checkpoint's directory.
+        progress: See `restore_experts`.
+
+    Raises:
+        CheckpointError: See both.
+    """
+    directory = _writable(model)
+    beside = directory / RECORDS_NAME
+    if not (directory / MOVED_NAME).is_dir() and (beside.is_symlink() or beside.is_dir()):
+        return remove_records(directory)
+    return restore_experts(directory, progress=progress)
+
+
+def remove_records(model: Path) -> MoveReport:
+    """Remove the records beside a checkpoint's stacked tensors, or the link to them if they lie elsewhere.
+
+    What a link leads to stays, since other copies of the checkpoint may use it; so do files that are no records.
+
+    Args:
+        model: The checkpoint's directory.
+
+    Raises:
+        CheckpointError: It cannot be written to, or is in use.
+    """
+    directory = _writable(model)
+    beside = directory / RECORDS_NAME
+    with alone_in(directory), not_in_use(directory), _refusals(beside):
+        if beside.is_symlink():
+            elsewhere = beside.parent / beside.readlink()
+            left_bytes = sum(path.stat().st_size for path in elsewhere.glob(f"*{FILE_SUFFIX}"))
+            beside.unlink()
+            return MoveReport(direction="removed", directory=elsewhere, shards=(), files=(), record_bytes=left_bytes)
+        with claimed(beside, doing="repacking"):
+            names = sorted(filter(is_of_records, list_directory(beside)), key=lambda name: (name != INDEX_NAME, name))
+            for name in names:  # the index first: without it nothing is used
+                (beside / name).unlink(missing_ok=True)
+        with suppress(OSError):  # something else is in it
+            beside.rmdir()
+    files = tuple(name for name in names if name.endswith(FILE_SUFFIX))
+    return MoveReport(direction="removed", directory=beside, shards=(), files=files, record_bytes=0)
 
 
 class _Store:

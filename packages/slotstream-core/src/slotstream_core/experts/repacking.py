@@ -220,7 +220,7 @@ def _identity(index: RecordsIndex, layouts: dict[PartName, ExpertLayout]) -> str
 def _begin(directory: Path, index: RecordsIndex, layouts: dict[PartName, ExpertLayout]) -> _State:
     """Take up what an earlier run of the same checkpoint left, complete or not; remove what another one left."""
     present = list_directory(directory)
-    foreign = [name for name in sorted(present) if not _ours(name)]
+    foreign = [name for name in sorted(present) if not is_of_records(name)]
     if foreign:
         raise CheckpointError(
             f"{directory} holds {foreign[0]}, which is no record; give a directory that does not exist yet"
@@ -242,7 +242,8 @@ def _begin(directory: Path, index: RecordsIndex, layouts: dict[PartName, ExpertL
     return state
 
 
-def _ours(name: str) -> bool:
+def is_of_records(name: str) -> bool:
+    """Whether a file of this name is one that repacking writes, complete or not."""
     return name in (INDEX_NAME, STATE_NAME) or name.endswith((FILE_SUFFIX, PARTIAL_SUFFIX))
 
 
