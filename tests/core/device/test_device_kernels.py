@@ -198,7 +198,7 @@ def test_kernels_are_made_for_cuda_alone_and_can_be_switched_off() -> None:
 @pytest.mark.skipif(Backend.detect().kind != "cuda", reason="needs an NVIDIA GPU")
 def test_every_kernel_proves_itself_on_a_gpu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wider = {"hc_lowrank": 64, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}  # two groups a row
-    longer = {"num_hidden_layers": 4, "full_attention_interval": 4, "ple_layer_ids": [2]}  # begins with its embedding
+    longer = {"num_hidden_layers": 4, "full_attention_interval": 4}
     checkpoint = write_synthetic(tmp_path / "wider", {**SETTINGS, **wider, **longer}, bits=4, group_size=32)
     kernels = DeviceKernels.load(Backend.detect(), {})
     assert kernels is not None
@@ -215,4 +215,5 @@ def test_every_kernel_proves_itself_on_a_gpu(tmp_path: Path, caplog: pytest.LogC
         "launched layers",
         "launched head",
         "launched embedding",
+        "launched n-grams",
     }

@@ -142,8 +142,11 @@ def test_launched_rows_give_the_ids_of_the_operations_and_the_same_bits_wherever
         "streams_down": 2 * LAYERS + 1,  # the final mixer reads them as well
         "streams_up": 2 * LAYERS + 1,
         "streams_inject": 2 * LAYERS,
-        "row_products": 2 * LAYERS + 1,
+        "row_products": 2 * LAYERS + 2,  # the output head and the n-grams have one, too
         "embed": 1,
+        "ngram_unpack": 1,
+        "ngram_gate": 1,
+        "ngram_renew": 1,
         "publish_logits": 1,
         "delta_step": DELTA_LAYERS,
         "attend_prepare": 1,
@@ -157,7 +160,7 @@ def test_launched_rows_give_the_ids_of_the_operations_and_the_same_bits_wherever
         "place_slots": LAYERS,
         "experts_inner": LAYERS,
         "experts_outer": LAYERS,
-        "announce": 2,  # n-grams come before the second layer
+        "announce": 1,
     }
     with offered(kernels), Checkpoint.open(checkpoint) as stored:
         layout = ExpertLayout.from_checkpoint(stored, trunk_modules(LAYERS), float_name="BF16")

@@ -92,6 +92,25 @@ def _wrapped(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+@dataclass(kw_only=True, slots=True)
+class NgramBuffers:
+    """Arrays that kernels write a window into, row after row. They belong to one `NgramState`.
+
+    Attributes:
+        windows: Two, written in turn.
+        addresses: Of these on the device.
+        current: Which of them is the state's.
+    """
+
+    windows: tuple[mx.array, mx.array]
+    addresses: tuple[int, int]
+    current: int = 0
+
+    def hold(self, state: "NgramState") -> bool:
+        """Whether the state's window is what was last written here."""
+        return state.window is self.windows[self.current]
+
+
 @dataclass
 class NgramState:
     """What an n-gram layer remembers.
@@ -101,15 +120,18 @@ class NgramState:
         context: The last token ids, on the host.
         recorded: Per position of the last recorded pass, from before its first token: (window, context).
         recorded_from: Length at the first of them.
+        buffers: What kernels may write into, which nothing else refers to; forks share what is there.
     """
 
     window: mx.array
     context: Ids
     recorded: list[tuple[mx.array, Ids]] = field(default_factory=list)
     recorded_from: int = 0
+    buffers: NgramBuffers | None = field(default=None, init=False, repr=False)
 
     def fork(self) -> Self:
         """See `LayerState.fork`."""
+        self.buffers = None
         return replace(self, recorded=list(self.recorded))
 
     def trim(self, length: int) -> None:
@@ -166,14 +188,32 @@ class NgramLookUp:
 
         Raises:
             ExpertReadError: A row could not be read.
+            CheckpointDamaged: A row holds a float that is not finite.
         """
+        packed, places = self._distinct(), self._places[first:last]
+        if len(places) == len(self._places):
+            return self._embed(packed, places)
+        distinct, inverse = np.unique(places, return_inverse=True)
+        return self._embed(packed[distinct], inverse.reshape(places.shape))
+
+    def packed(self, token: int) -> npt.NDArray[np.uint8]:
+        """The packed rows of a token, by its index among them: [heads, row bytes].
+
+        Raises:
+            ExpertReadError: A row could not be read.
+            CheckpointDamaged: A row holds a float that is not finite.
+        """
+        rows: npt.NDArray[np.uint8] = self._distinct()[self._places[token]]
+        return rows
+
+    def _distinct(self) -> npt.NDArray[np.uint8]:
         if self._packed is None:
             self._packed = self._fetch.finish()
-        places = self._places[first:last]
-        if len(places) == len(self._places):
-            return self._embed(self._packed, places)
-        distinct, inverse = np.unique(places, return_inverse=True)
-        return self._embed(self._packed[distinct], inverse.reshape(places.shape))
+        return self._packed
+
+
+LookUps = dict[int, tuple[NgramLookUp, NgramState]]
+"""By layer with an n-gram part: the embeddings of tokens, on their way, and its state."""
 
 
 class NgramLayer:
@@ -227,9 +267,9 @@ class NgramLayer:
             distinct, inverse = np.unique(rows, return_inverse=True)
             places = inverse.reshape(len(ids), -1)
             fetch = self.cache.begin(distinct)
-        return NgramLookUp(fetch, places, self._embed)
+        return NgramLookUp(fetch, places, self.embed)
 
-    def _embed(self, packed: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> mx.array:
+    def embed(self, packed: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> mx.array:
         """The rows at ``places`` [T, heads] of ``packed`` ones, side by side: [T, heads * row width]."""
         values = self._table.unpack(packed, self._dtype)
         return values[mx.array(places.reshape(-1).astype(np.int32))].reshape(len(places), -1)

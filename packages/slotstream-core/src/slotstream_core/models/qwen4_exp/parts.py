@@ -8,6 +8,7 @@ from slotstream_core.models.qwen4_exp.attention import SparseAttention
 from slotstream_core.models.qwen4_exp.device.attention import DeviceAttention
 from slotstream_core.models.qwen4_exp.device.delta import DeviceGatedDelta
 from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer
+from slotstream_core.models.qwen4_exp.device.ngram import DeviceNgram
 from slotstream_core.models.qwen4_exp.device.streams import DeviceHyperConnection, DeviceStreamMixer
 from slotstream_core.models.qwen4_exp.draft_inputs import DraftInputs
 from slotstream_core.models.qwen4_exp.draft_outputs import DraftOutputs
@@ -43,6 +44,7 @@ def layer_parts(weights: WeightReader) -> LayerParts:
             delta=DeviceGatedDelta,
             experts=DeviceExpertLayer,
             mixer=DeviceStreamMixer,
+            ngram=DeviceNgram,
             streams=DeviceHyperConnection,
         )
     if weights.eager is None:

@@ -25,7 +25,7 @@ from slotstream_core.models.qwen4_exp.draft import DRAFT_ROWS, DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, pass_leases
-from slotstream_core.models.qwen4_exp.ngram import NgramLookUp, NgramState
+from slotstream_core.models.qwen4_exp.ngram import LookUps, NgramState
 from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
 from slotstream_core.models.qwen4_exp.parts import layer_parts
 from slotstream_core.models.qwen4_exp.projections import WeightReader
@@ -42,9 +42,6 @@ ROW_INVARIANT_ROWS = HOST_ROWS - 1
 """A pass of at most this many rows gives each row the bits that it has in a pass of its own, on the CPU."""
 
 Ids = npt.NDArray[np.int64]
-
-LookUps = dict[int, tuple[NgramLookUp, NgramState]]
-"""By layer with an n-gram part: the embeddings of tokens, on their way, and its state."""
 
 
 def expert_modules(config: Qwen4ExpConfig) -> list[str]:
@@ -127,9 +124,9 @@ class Qwen4ExpModel:
             self._rotary,
             self._layers,
             experts,
-            self.renewed_layers,
+            self._ngrams,
             head_parts(self._mixer, self._head),
-            None if 0 in self._ngrams else self._embedding.matrix,
+            self._embedding.matrix,
         )
         self.draft_head = (
             DraftHead(
@@ -386,7 +383,7 @@ class Qwen4ExpModel:
         few = self._eager is not None and len(tokens) < HOST_ROWS  # no product of these goes through a BLAS
         blas = nullcontext() if few else self._plain_blas()
         with pass_leases() as leases, blas, ahead as watch:
-            launched = self._launched_pass(positions, len(tokens), watch)
+            launched = self._launched_pass(tokens, positions, watch, ngrams)
             streams = yield from self._through_layers(tokens, state, positions, ngrams, leases, watch, launched)
             given = None if launched is None else launched.logits
             left: mx.array | None = streams
@@ -411,11 +408,13 @@ class Qwen4ExpModel:
                 mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return result
 
-    def _launched_pass(self, positions: PassPositions, rows: int, watch: PassWatch | None) -> LaunchedPass | None:
+    def _launched_pass(
+        self, tokens: Ids, positions: PassPositions, watch: PassWatch | None, ngrams: LookUps
+    ) -> LaunchedPass | None:
         """What takes the row of a pass through layers whole; None where MLX does."""
-        if self._launched is None or rows != 1 or positions.record:
+        if self._launched is None or len(tokens) != 1 or positions.record:
             return None
-        return self._launched.begin_pass(positions.start, watch)
+        return self._launched.begin_pass(int(tokens[0]), positions.start, watch, ngrams)
 
     def _through_layers(
         self,
@@ -429,12 +428,12 @@ class Qwen4ExpModel:
     ) -> Generator[float, None, mx.array]:
         """Return the streams of a pass after the last layer, [T, streams, hidden]; yield as `_layers_of`."""
         if launched is not None and launched.embeds:
-            streams, index = launched.begin(int(tokens[0]), state.layers, leases)
+            streams, index = launched.begin(state.layers, leases)
             yield index / len(self._layers)
         else:
             streams, index = self._embedding(tokens), 0
         while index < len(self._layers):
-            if index in ngrams:
+            if index in ngrams and (launched is None or not launched.adds_ngrams(index)):
                 look_up, ngram_state = ngrams[index]
                 streams = self._ngrams[index](
                     streams, tokens, look_up.embeddings(), ngram_state, start=positions.start, record=positions.record

@@ -15,7 +15,7 @@ from slotstream_core.models.qwen4_exp.device.kernels import (
     random_row,
 )
 from slotstream_core.models.qwen4_exp.device.launching import Argument, LaunchedKernels, Program
-from slotstream_core.models.qwen4_exp.device.publishing import Announcement
+from slotstream_core.models.qwen4_exp.device.publishing import run_once
 from slotstream_core.models.qwen4_exp.forecasting import TargetCorrection
 
 WARPS = 8
@@ -142,13 +142,8 @@ def correction_fault(kernels: LaunchedKernels, correction: TargetCorrection) -> 
     mixed, logits = random_row(1, hidden), random_row(1, experts).astype(mx.float32)
     program = kernels.program()
     try:
-        number = program.place("number")
-        done = Announcement(kernels, number)
         corrected = ForecastCorrections(program, [correction]).add(1, mixed, logits)
-        done.add(program)
-        program.set(number, 1)
-        program.run()
-        done.signal.wait(1)
+        run_once(kernels, program)
     except (BackendError, RuntimeError, ValueError) as error:
         return str(error).splitlines()[0][:200]
     difference = first_difference([corrected * 1], [correction.apply(mixed, logits)])

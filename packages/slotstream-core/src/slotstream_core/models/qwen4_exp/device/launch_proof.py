@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import mlx.core as mx
@@ -25,10 +25,12 @@ from slotstream_core.models.qwen4_exp.device.layer_program import (
     layer_parts,
     routing_parts,
 )
+from slotstream_core.models.qwen4_exp.device.ngram import DeviceNgram, LaunchedNgram
 from slotstream_core.models.qwen4_exp.device.products import suits_product
-from slotstream_core.models.qwen4_exp.device.publishing import Announcement, Entrance
+from slotstream_core.models.qwen4_exp.device.publishing import Entrance, run_once
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState, GatedDeltaLayer
 from slotstream_core.models.qwen4_exp.moe import pass_leases
+from slotstream_core.models.qwen4_exp.ngram import NgramLayer
 from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.state.sequence import LayerState
@@ -80,7 +82,7 @@ def launched_layers(
     rotary: RotaryEmbedding,
     layers: Sequence[DecoderLayer],
     experts: Experts,
-    renewed: Collection[int],
+    ngrams: Mapping[int, NgramLayer],
     head: HeadParts | None,
     embedding: Projection | None,
 ) -> LaunchedLayers | None:
@@ -92,9 +94,10 @@ def launched_layers(
         rotary: Turns positions into angles.
         layers: All decoder layers.
         experts: Where routed experts come from.
-        renewed: As `LaunchedLayers` takes it.
-        head: Of the model's end, which is left to MLX where it has not proven itself, after a warning.
-        embedding: Of tokens, likewise; None where layers do not begin with it.
+        ngrams: What is added to the streams before some layers, by MLX where launches have not proven themselves, after
+            a warning.
+        head: Of the model's end, likewise.
+        embedding: Of tokens, likewise.
     """
     kernels = None if device is None else device.launched
     if device is None or kernels is None:
@@ -114,7 +117,39 @@ def launched_layers(
         head = None
     if embedding is not None and not embedding_proven(device, kernels, config, embedding):
         embedding = None
-    return LaunchedLayers(device, kernels, config, rotary, layers, experts, renewed, head, embedding)
+    added = {
+        index: layer
+        for index, layer in ngrams.items()
+        if isinstance(layer, DeviceNgram) and layer.launchable and ngrams_proven(device, kernels, layer)
+    }
+    renewed = ngrams.keys() - added.keys()
+    return LaunchedLayers(device, kernels, config, rotary, layers, experts, renewed, added, head, embedding)
+
+
+def ngrams_proven(device: DeviceKernels, kernels: LaunchedKernels, layer: DeviceNgram) -> bool:
+    """Whether launches add n-grams as MLX does; as `head_proven`."""
+    key = ("launched n-grams", *layer.launch_kind)
+    return device.faultless(key, lambda: ngram_fault(kernels, layer), "n-grams are not launched")
+
+
+def ngram_fault(kernels: LaunchedKernels, layer: DeviceNgram) -> str | None:
+    """What is wrong with random streams to which the n-grams of random rows are added; None for nothing."""
+    (streams, packed, state), program = layer.made_up(), kernels.program()
+    renewed, window = (program.scratch(shape, mx.bfloat16) for shape in (streams.shape, state.window.shape))
+    try:
+        launched = LaunchedNgram(kernels, program, layer)
+        launched.rows[:] = packed
+        launched.add(streams, renewed)
+        program.point(launched.window.all, [state.window, window])
+        run_once(kernels, program)
+        found = [renewed * 1, window[:-1], window[-1:]]
+        mx.eval(found)
+        embeddings = layer.embed(packed, np.arange(len(packed))[None])
+        added = layer(streams, np.zeros(1, np.int64), embeddings, state, start=0, record=False)
+        difference = first_difference(found, [added, state.window[:-1], state.window[-1:]])
+    except (BackendError, RuntimeError, ValueError) as error:
+        return str(error).splitlines()[0][:200]
+    return None if difference is None else f"of n-grams, {difference}"
 
 
 def embedding_proven(
@@ -131,15 +166,11 @@ def embedding_fault(kernels: LaunchedKernels, config: Qwen4ExpConfig, matrix: Pr
         return "it is stored another way"
     token, program = matrix.out_features - 1, kernels.program()
     try:
-        number = program.place("number")
         streams = program.scratch((1, config.hc_count, config.hidden_size), mx.bfloat16)
-        done, launched = Announcement(kernels, number), LaunchedEmbedding(program, config, matrix)
+        launched = LaunchedEmbedding(program, config, matrix)
         launched.add(streams)
         launched.choose(token)
-        done.add(program)
-        program.set(number, 1)
-        program.run()
-        done.signal.wait(1)
+        run_once(kernels, program)
     except (BackendError, RuntimeError, ValueError) as error:
         return str(error).splitlines()[0][:200]
     wanted = mx.broadcast_to(matrix.rows(mx.array([token]))[:, None, :], streams.shape)
@@ -157,14 +188,10 @@ def head_fault(device: DeviceKernels, kernels: LaunchedKernels, config: Qwen4Exp
     """What is wrong with the logits of random streams; None for nothing."""
     streams, program = random_row(1, config.hc_count, config.hidden_size), kernels.program()
     try:
-        number, entry = program.place("number"), program.scratch(streams.shape, mx.bfloat16)
-        done, launched = Announcement(kernels, number), LaunchedHead(kernels, program, config, head)
+        entry, launched = program.scratch(streams.shape, mx.bfloat16), LaunchedHead(kernels, program, config, head)
         launched.add(program, entry)
-        done.add(program)
-        program.set(number, 1)
         mx.eval(Entrance(device, kernels.target, entry).take(streams))
-        program.run()
-        done.signal.wait(1)
+        run_once(kernels, program)
         wanted = head.matrix(head.streams.read(streams)[0]).astype(mx.float32)
     except (BackendError, RuntimeError, ValueError) as error:
         return str(error).splitlines()[0][:200]
@@ -237,7 +264,7 @@ class LayerProof:
         bound.bind({} if places is None else {self._index: places})
         if launches.attentions:
             launches.token.move(PROOF_TOKENS)
-        taken = LaunchedPass({self._index: self._index + 1}, bound, proof, None)
+        taken = LaunchedPass(0, {self._index: self._index + 1}, bound, proof, None, {})
         with pass_leases() as leases:
             streams, _ = taken.run(self._index, self._streams, [state] * (self._index + 1), leases)
         found = [launches.middle * 1, launches.row * 1, launches.routed.logits * 1, streams, *_remembered(state)]

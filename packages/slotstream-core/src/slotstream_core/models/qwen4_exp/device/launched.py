@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import TypeVar
 
 import mlx.core as mx
@@ -28,10 +29,13 @@ from slotstream_core.models.qwen4_exp.device.layer_program import (
     routing_parts,
     runs_of,
 )
+from slotstream_core.models.qwen4_exp.device.ngram import DeviceNgram
+from slotstream_core.models.qwen4_exp.device.ngram_states import NgramAdvance
 from slotstream_core.models.qwen4_exp.device.publishing import Entrance
 from slotstream_core.models.qwen4_exp.forecasting import ForecastPass
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
+from slotstream_core.models.qwen4_exp.ngram import LookUps
 from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.state.sequence import LayerState
@@ -49,9 +53,10 @@ class LaunchedLayers:
         rotary: Turns positions into angles.
         layers: All decoder layers, first one first.
         experts: Where routed experts come from; not owned.
-        renewed: Layers before which something is added to the streams.
+        renewed: Layers before which MLX adds something to the streams.
+        ngrams: What launches add to the streams, by the layer before which they do.
         head: What makes logits after the last layer; None where MLX does.
-        embedding: Of tokens; None where MLX reads it, or adds something to it before the first layer.
+        embedding: Of tokens; None where MLX reads it.
 
     Attributes:
         runs: First layer of each run of launched layers, and the one after its last.
@@ -66,10 +71,11 @@ class LaunchedLayers:
         layers: Sequence[DecoderLayer],
         experts: Experts,
         renewed: Collection[int],
+        ngrams: Mapping[int, DeviceNgram],
         head: HeadParts | None,
         embedding: Projection | None,
     ) -> None:
-        parts = {index: layer_parts(layer) for index, layer in enumerate(layers)}
+        parts = {index: layer_parts(layer, ngrams.get(index)) for index, layer in enumerate(layers)}
         routings = {index: routing_parts(layer) for index, layer in enumerate(layers)}
         self._parts = {index: found for index, found in parts.items() if found is not None}
         self._routings = {index: found for index, found in routings.items() if found is not None}
@@ -78,18 +84,20 @@ class LaunchedLayers:
         self._config = config
         self._rotary = rotary
         self._experts = experts
-        self._head, self._embedding = head, embedding
+        self._head, self._embedding = head, None if 0 in renewed else embedding
         self._programs: dict[tuple[bool, LaunchedForecasts | None], BoundProgram] = {}
 
-    def begin_pass(self, position: int, watch: PassWatch | None) -> LaunchedPass | None:
+    def begin_pass(self, token: int, position: int, watch: PassWatch | None, ngrams: LookUps) -> LaunchedPass | None:
         """What takes one row through layers; None where MLX has to.
 
         That is where somebody watches who wants to see its arrays, after more tokens than launches reach, and while
         forecasts have corrections that launches did not prove to make.
 
         Args:
-            position: Index of the row in its sequence.
+            token: Whose row it is.
+            position: Its index in its sequence.
             watch: Who watches the pass.
+            ngrams: The token's embeddings, on their way, and the states of what adds them.
 
         Raises:
             BackendError: A kernel is refused.
@@ -117,7 +125,7 @@ class LaunchedLayers:
         program.bind(found if placed else {})
         if program.launches.attentions:
             program.launches.token.move(position)
-        return LaunchedPass(self.runs, program, self._experts, None if placed else watch)
+        return LaunchedPass(token, self.runs, program, self._experts, None if placed else watch, ngrams)
 
     def _program(self, placed: bool, forecasts: LaunchedForecasts | None) -> LayerProgram:
         return LayerProgram(
@@ -163,6 +171,7 @@ class BoundProgram:
         self.slots = launches.slots.entries(program)
         self.deltas = {index: program.entries(places.all) for index, places in launches.deltas.items()}
         self.attentions = {index: program.entries(places.all) for index, places in launches.attentions.items()}
+        self.ngrams = {index: program.entries(added.window.all) for index, added in launches.ngrams.items()}
         self._places: dict[int, mx.array] = {}
         self._nothing = mx.zeros((1,))
         mx.eval(self._nothing)
@@ -226,10 +235,12 @@ class LaunchedPass:
     """One row's pass.
 
     Args:
+        token: Whose.
         runs: As `LaunchedLayers.runs`.
         program: What is launched, bound.
         experts: Where routed experts come from.
         watch: What reads ahead; None for nothing.
+        ngrams: As `LaunchedLayers.begin_pass` takes them.
 
     Attributes:
         runs: As given.
@@ -237,13 +248,21 @@ class LaunchedPass:
     """
 
     def __init__(
-        self, runs: Mapping[int, int], program: BoundProgram, experts: Experts, watch: ForecastPass | None
+        self,
+        token: int,
+        runs: Mapping[int, int],
+        program: BoundProgram,
+        experts: Experts,
+        watch: ForecastPass | None,
+        ngrams: LookUps,
     ) -> None:
         self.runs = runs
         self.logits: mx.array | None = None
+        self._token = token
         self._program = program
         self._experts = experts
         self._watch = watch
+        self._ngrams = ngrams
 
     def run(
         self, first: int, streams: mx.array, states: Sequence[LayerState], leases: PassLeases
@@ -271,11 +290,15 @@ class LaunchedPass:
 
     @property
     def embeds(self) -> bool:
-        """Whether the first run begins with a token, by `begin`."""
+        """Whether the first run begins with the token, by `begin`."""
         return self._program.launches.embedding is not None
 
-    def begin(self, token: int, states: Sequence[LayerState], leases: PassLeases) -> tuple[mx.array, int]:
-        """Take a token through the run that begins with the first layer; otherwise as `run`.
+    def adds_ngrams(self, layer: int) -> bool:
+        """Whether the run that a layer is in adds the n-grams before it."""
+        return layer in self._program.ngrams
+
+    def begin(self, states: Sequence[LayerState], leases: PassLeases) -> tuple[mx.array, int]:
+        """Take the token through the run that begins with the first layer; otherwise as `run`.
 
         Raises:
             BackendError: As `run`, or the program does not begin with a token.
@@ -287,27 +310,38 @@ class LaunchedPass:
         if embedding is None:
             raise BackendError("a token was given to a program that begins with streams")
         leases.evaluate(self._program.settled(), self._program.left)  # what MLX still does may read what is written now
-        embedding.choose(token)
+        embedding.choose(self._token)
         return self._advance(0, states, leases)
 
     def _advance(self, first: int, states: Sequence[LayerState], leases: PassLeases) -> tuple[mx.array, int]:
-        """Launch a run whose streams, or token, are there."""
+        """Launch a run whose streams, or token, are there.
+
+        The host waits for the rows of n-grams when all before them is launched.
+        """
         bound, launches, after = self._program, self._program.launches, self.runs[first]
         own = {index: states[index] for index in range(first, after)}
         deltas = DeltaAdvance(bound.deltas, states_of(DeltaState, own, bound.deltas), launches.target)
         attentions = AttentionAdvance(
             bound.attentions, states_of(AttentionState, own, bound.attentions), launches.target
         )
+        added = {index: self._ngrams[index] for index in own if index in bound.ngrams}
+        ngrams = NgramAdvance(bound.ngrams, {index: state for index, (_, state) in added.items()}, launches.target)
         end = launches.ranges[after - 1].end
+        cuts = sorted({first, after, *added})
         try:
-            start = launches.ranges[first].start if launches.places else self._route(first, after, leases)
-            launches.done.signal.wait(bound.launch(start, end))
+            for part, until in pairwise(cuts):
+                if part in added:
+                    launches.ngrams[part].rows[:] = added[part][0].packed(0)
+                start = launches.ranges[part].start if launches.places else self._route(part, until, leases)
+                number = bound.launch(start, end if until == after else launches.ranges[until].start)
+            launches.done.signal.wait(number)
         except BaseException:
             bound.settle(end)
             raise
         leases.release()
         deltas.complete()
         attentions.complete()
+        ngrams.complete(self._token)
         left = launches.streams * 1  # a copy: the next run writes there
         bound.left = [left]
         if launches.head is not None and after == launches.layers:

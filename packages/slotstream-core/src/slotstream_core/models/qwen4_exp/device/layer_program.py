@@ -25,6 +25,7 @@ from slotstream_core.models.qwen4_exp.device.delta import DeltaPlaces, DeviceGat
 from slotstream_core.models.qwen4_exp.device.ends import HeadParts, LaunchedEmbedding, LaunchedHead
 from slotstream_core.models.qwen4_exp.device.experts import DeviceExpertLayer, ExpertBuffers, StackPlaces
 from slotstream_core.models.qwen4_exp.device.launching import Argument, LaunchedKernels, Place
+from slotstream_core.models.qwen4_exp.device.ngram import DeviceNgram, LaunchedNgram
 from slotstream_core.models.qwen4_exp.device.publishing import (
     Announcement,
     GivenSlots,
@@ -72,11 +73,13 @@ class LayerParts:
         attention_streams: Reads and feeds the streams around the mixer.
         mixer: The gated delta rule or the attention.
         routing: Reads and feeds them around the experts, and these.
+        ngram: What is added to the streams before; None for nothing, and where MLX adds it.
     """
 
     attention_streams: StreamReader
     mixer: DeviceGatedDelta | DeviceAttention
     routing: RoutingParts
+    ngram: DeviceNgram | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,14 +109,19 @@ def routing_parts(layer: DecoderLayer) -> RoutingParts | None:
     return RoutingParts(streams=streams.reader, experts=experts)
 
 
-def layer_parts(layer: DecoderLayer) -> LayerParts | None:
-    """The parts of a layer that can be launched; None where one of them cannot."""
+def layer_parts(layer: DecoderLayer, ngram: DeviceNgram | None = None) -> LayerParts | None:
+    """The parts of a layer that can be launched; None where one of them cannot.
+
+    Args:
+        layer: The layer.
+        ngram: What is added to the streams before it, where that can be launched.
+    """
     streams, mixer, routing = layer.attention_streams, layer.mixer, routing_parts(layer)
     if not isinstance(streams, DeviceHyperConnection) or streams.reader is None or routing is None:
         return None
     if not isinstance(mixer, DeviceGatedDelta | DeviceAttention) or not mixer.launchable:
         return None
-    return LayerParts(attention_streams=streams.reader, mixer=mixer, routing=routing)
+    return LayerParts(attention_streams=streams.reader, mixer=mixer, routing=routing, ngram=ngram)
 
 
 class LayerProgram:
@@ -143,6 +151,7 @@ class LayerProgram:
         token: Where the row stands in its sequence.
         deltas: The states of launched layers with a gated delta rule.
         attentions: Those of launched layers with attention.
+        ngrams: What is added to the streams before launched layers.
         stacks: Of the launched layers.
         places: Of the launched layers; with `placed` alone.
         ranges: By layer.
@@ -169,7 +178,7 @@ class LayerProgram:
         head: HeadParts | None,
         embedding: Projection | None,
     ) -> None:
-        self.target = kernels.target
+        self._kernels, self.target = kernels, kernels.target
         self.program = program = kernels.program()
         self.number = program.place("number")
         self.done = Announcement(kernels, self.number)
@@ -179,6 +188,7 @@ class LayerProgram:
         self.token = TokenPlace(program, rotary, config.indexer_compress_ratio)
         self.deltas: dict[int, DeltaPlaces] = {}
         self.attentions: dict[int, AttentionPlaces] = {}
+        self.ngrams: dict[int, LaunchedNgram] = {}
         self._scratch: dict[object, Scratch] = {}
         self.stacks = {index: StackPlaces.of(program) for index in layers}
         self.places: dict[int, Place] = {}
@@ -188,6 +198,7 @@ class LayerProgram:
         shape = (1, config.hc_count, config.hidden_size)
         self.entry = program.scratch(shape, mx.bfloat16)
         self.streams, self.middle = program.scratch(shape, mx.bfloat16), program.scratch(shape, mx.bfloat16)
+        self._renewed = program.scratch(shape, mx.bfloat16)
         self._output = program.scratch((1, config.hidden_size), mx.bfloat16)
         self._read, self._foreseen = StreamBuffers(program, config), StreamBuffers(program, config)
         self._forecast_logits = program.scratch((1, config.num_experts), mx.float32)
@@ -212,6 +223,10 @@ class LayerProgram:
         start = program.mark()
         if self.embedding is not None and index == 0:
             self.embedding.add(self.entry)
+        if parts.ngram is not None:
+            self.ngrams[index] = LaunchedNgram(self._kernels, program, parts.ngram)
+            self.ngrams[index].add(streams, self._renewed)
+            streams = self._renewed
         parts.attention_streams.add_read(program, streams, read)
         self._add_mixer(index, parts.mixer)
         parts.attention_streams.add_inject(program, streams, self._output, read, self.middle)

@@ -67,6 +67,20 @@ class Announcement:
         program.add(self._spec, self.signal.address, self._number)
 
 
+def run_once(kernels: LaunchedKernels, program: Program) -> None:
+    """Run a program from its beginning to its end, which an announcement becomes, and return when that is reached.
+
+    Raises:
+        BackendError: A kernel is refused, or the device failed.
+    """
+    number = program.place("number")
+    done = Announcement(kernels, number)
+    done.add(program)
+    program.set(number, 1)
+    program.run()
+    done.signal.wait(1)
+
+
 class PublishedIds:
     """The ids that a router chose, on the host.
 

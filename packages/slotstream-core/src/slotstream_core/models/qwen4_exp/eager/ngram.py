@@ -59,9 +59,10 @@ class EagerNgram(NgramLayer):
         self._advance(mx.array(np.concatenate([window, normed])), ids, state, start=start, record=record)
         return mx.array((flat + gated + convolved).reshape(streams.shape))
 
-    def _embed(self, packed: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> mx.array:
+    def embed(self, packed: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> mx.array:
+        """See `NgramLayer.embed`."""
         if self._record is None:
-            return super()._embed(packed, places)
+            return super().embed(packed, places)
         values = self._eager.library.unpack_records(packed, self._record, round_to_bfloat16=True)
         return mx.array(values[places].reshape(len(places), -1))
 
