@@ -6,7 +6,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from slotstream_core.errors import (
     CheckpointDamaged,
     CheckpointMissing,
     ContextLengthExceeded,
+    DeviceHung,
     EmptyPrompt,
     EngineBusy,
     ExpertReadError,
@@ -35,6 +36,7 @@ from slotstream_core.generation.control import CancelToken
 from slotstream_core.generation.sampling import GREEDY, SamplingParams
 from slotstream_core.loading import plan_here
 from slotstream_core.text.messages import ChatMessage
+from slotstream_core.turns import ReplyTurn
 from slotstream_planner import InsufficientMemory, InvalidRequest, Machine, ModelGeometry, PlanRequest, plan
 
 PROMPT = "Tell me about slots."
@@ -181,6 +183,26 @@ def test_a_second_generation_is_refused_until_the_first_is_closed(tiny_model: Pa
             next(engine.generate(PROMPT, max_tokens=5))
         first.close()  # type: ignore[attr-defined]
         next(engine.generate(PROMPT, max_tokens=5))
+
+
+def test_a_device_that_hangs_ends_the_engine_at_once_and_for_good(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def hang(*arguments: object, **options: object) -> Iterator[object]:
+        asked.append(1)
+        raise DeviceHung("the GPU has not answered for 60 s")
+
+    with load(tiny_model) as engine:
+        monkeypatch.setattr(ReplyTurn, "read_prompt", hang)
+        for _ in range(2):
+            with pytest.raises(DeviceHung, match="not answered for 60 s"):
+                list(engine.generate(PROMPT, max_tokens=5))
+        for wait in (False, True):  # nobody resizes its pool
+            with pytest.raises(DeviceHung):
+                engine.held(wait=wait)
+    assert len(asked) == 1
 
 
 def test_a_stop_string_ends_the_reply_before_it(tiny_model: Path) -> None:

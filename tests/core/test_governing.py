@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from slotstream_cli.main import main
 from slotstream_core.diagnostics.elastic import check_elastic
+from slotstream_core.errors import DeviceHung
 from slotstream_core.governing import Governor, Sensors
 from slotstream_core.testing import write_tiny_model
 from slotstream_planner import Machine, MachineError, MemoryPlan, PlanRequest, plan, published_geometry
@@ -197,6 +198,25 @@ def test_its_thread_starts_once_and_ends_when_closed(engine: FakeEngine, world: 
         names = [thread.name for thread in threading.enumerate()]
         assert names.count("slotstream-governor") == 1
     assert "slotstream-governor" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_its_thread_ends_with_the_engine_whose_device_hangs(
+    engine: FakeEngine, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hung() -> AbstractContextManager[None]:
+        raise DeviceHung("the GPU has not answered for 60 s")
+
+    monkeypatch.setattr("slotstream_core.governing.PRESSURE_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "wait_gate", hung)
+    world.level = "critical"
+    governor = Governor(engine, world.sensors)
+    governor.start()
+    thread = governor._thread
+    assert thread is not None
+    thread.join(30.0)
+    assert not thread.is_alive()
+    assert "does not follow the machine any more: the GPU has not answered" in caplog.text
+    governor.close()
 
 
 def test_resizing_a_real_pool_leaves_greedy_output_alone(tmp_path: Path) -> None:

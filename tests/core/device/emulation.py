@@ -109,12 +109,14 @@ LAUNCHER = """
 #include <cstddef>
 #include <cstdint>
 struct grid { uint32_t x, y, z; };
-static int refuse_from = -1, launches, fault;
+static int refuse_from = -1, hang_from = -1, launches, fault;
 static const void* kernels[1 << 16];
 extern "C" int32_t launch(const void* kernel, grid blocks, grid threads, void** given, size_t shared, void* stream) {
   if (shared || blocks.y != 1 || blocks.z != 1 || threads.y != 1 || threads.z != 1 || stream != (void*)7) return 1;
   if (refuse_from == launches) return 719;
+  const bool hangs = hang_from >= 0 && launches >= hang_from;
   kernels[launches++ % (1 << 16)] = kernel;
+  if (hangs) return 0;
   reinterpret_cast<void (*)(void**, int, int)>(const_cast<void*>(kernel))(given, blocks.x, threads.x);
   return 0;
 }
@@ -124,7 +126,10 @@ extern "C" int32_t launch_early(const config* how, const void* kernel, void** gi
   if (how->count != 1 || how->attributes->id != 6 || how->attributes->value[0] != 1) return 1;
   return launch(kernel, how->blocks, how->threads, given, how->shared, how->stream);
 }
-extern "C" int32_t query(void* stream) { return stream == (void*)7 ? fault : 1; }
+extern "C" int32_t query(void* stream) {
+  return stream != (void*)7 ? 1 : hang_from >= 0 && launches > hang_from ? 600 : fault;
+}
+extern "C" void hang(int from) { hang_from = from; }
 extern "C" void refuse(int from) { refuse_from = from; }
 extern "C" void fail(int code) { fault = code; }
 extern "C" int launched(const void** where) {
@@ -192,6 +197,10 @@ class EmulatedTarget:
     def refuse(self, *, from_launch: int) -> None:
         """Let the launch fail that comes after so many; -1: none."""
         self._launcher.refuse(from_launch)
+
+    def hang(self, *, from_launch: int) -> None:
+        """Let launches be accepted and never run that come after so many; -1: none."""
+        self._launcher.hang(from_launch)
 
     def answer(self, code: int) -> None:
         """What a query says."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,22 +20,24 @@ from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.corrections import Correction
 from slotstream_core.checkpoint.synthesis import write_synthetic
 from slotstream_core.checkpoint.tensors import Checkpoint
-from slotstream_core.errors import BackendError, ExpertReadError, StateError
+from slotstream_core.errors import BackendError, DeviceHung, ExpertReadError, PoolError, StateError
 from slotstream_core.experts import ExpertLayout, ResidentExperts, StreamedExperts
 from slotstream_core.experts.confidence import Logits
 from slotstream_core.experts.layout import trunk_modules
 from slotstream_core.experts.lookahead import Lookahead
 from slotstream_core.generation.decoding import logits_row
+from slotstream_core.models.qwen4_exp.attention import AttentionState
 from slotstream_core.models.qwen4_exp.device.ends import LaunchedEmbedding
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, random_row
-from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
+from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, Signal
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
+from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.moe import PassWatch, Shown
 from slotstream_core.models.qwen4_exp.projections import Projection
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
 from slotstream_core.models.registry import build_model
 from slotstream_core.options import Tap
-from slotstream_core.state.sequence import SequenceState
+from slotstream_core.state.sequence import LayerState, SequenceState
 from tests.core.device.emulation import COMPILER, EmulatedTarget, Emulator
 from tests.core.device.test_device_kernels import DEVICE, SETTINGS, ArrivedExperts, offered
 from tests.core.expert_files import ScriptedSource
@@ -463,3 +467,62 @@ def test_a_launch_that_the_device_refuses_leaves_a_usable_model(launched: Opened
     with pytest.raises(StateError):
         launched.token(11, state)
     launched.token(11, fork)
+
+
+def launched_arrays(layer: LayerState) -> list[mx.array]:
+    """What a launched row writes of a layer's state."""
+    if isinstance(layer, AttentionState) and layer.buffers is not None:
+        return list(layer.buffers.arrays)
+    if isinstance(layer, DeltaState) and layer.buffers is not None:
+        return [*layer.buffers.windows, layer.buffers.memory]
+    return []
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_device_that_hangs_is_given_up_and_nothing_it_works_on_is_freed(
+    checkpoint: Path,
+    kernels: DeviceKernels,
+    target: EmulatedTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    failing: bool,
+) -> None:
+    """Whether it hangs in the middle of a row, or is found to when a record could not be read."""
+    given_up: list[int] = []
+
+    def wait(signal: Signal, number: int, *, waiting: Callable[..., None] = Signal.wait) -> None:
+        try:
+            waiting(signal, number, timeout_s=0.01)
+        except DeviceHung:
+            given_up.append(number)
+            raise
+
+    monkeypatch.setattr(Signal, "wait", wait)
+    with opened(checkpoint, kernels) as found:
+        state = found.prompt()
+        target.launches()
+        found.token(11, state)
+        third = [place for place, name in enumerate(target.launches()) if name == "publish_ids"][2]
+        target.hang(from_launch=third + failing)  # the ids of the third layer come, and nothing after them
+        if failing:
+            found.experts.pool.forget()
+            found.source.failing = {(2, expert) for expert in range(EXPERTS)}
+        written = [weakref.ref(array) for layer in state.layers[1:] for array in launched_arrays(layer)]
+        assert len(written) == 4 + 3 * (DELTA_LAYERS - 1)
+        slots = weakref.ref(found.experts.arrays(0).gate.weight)
+        with pytest.raises(DeviceHung, match="the GPU has not answered for 0.01 s"):
+            found.token(12, state)
+        target.hang(from_launch=-1)
+        found.source.failing = set()
+        assert len(given_up) == 1
+        del state
+        gc.collect()
+        assert all(array() is not None for array in written)
+        if failing:
+            found.experts.resize(LAYERS * EXPERTS)
+        else:  # the second layer's experts may be at work
+            with pytest.raises(PoolError, match="while 1 requests hold slots"):
+                found.experts.resize(LAYERS * EXPERTS)
+    del found
+    gc.collect()
+    assert slots() is not None

@@ -12,7 +12,14 @@ from types import TracebackType
 from typing import Any
 
 from slotstream_core.backend import Backend
-from slotstream_core.errors import ContextLengthExceeded, EmptyPrompt, EngineBusy, RequestError, TemplateError
+from slotstream_core.errors import (
+    ContextLengthExceeded,
+    DeviceHung,
+    EmptyPrompt,
+    EngineBusy,
+    RequestError,
+    TemplateError,
+)
 from slotstream_core.events import GenerationEvent
 from slotstream_core.experts.reading import ExpertReading
 from slotstream_core.generation.assembly import ReplyAssembler
@@ -60,6 +67,7 @@ def load(
         TokenizerError: Its tokenizer or chat template cannot be used.
         PlanError: The plan is simulated or belongs to another model.
         BackendError: MLX cannot run here as installed.
+        DeviceHung: The device does not answer.
         slotstream_planner.PlannerError: No plan fits, or the request contradicts itself.
     """
     directory = Path(path)
@@ -88,6 +96,7 @@ class Engine:
         self._template = template
         self._gate = threading.Lock()
         self._generating = False
+        self._hung: str | None = None
         self.tokenizer = tokenizer
         self.plan = loaded.plan
         self.memory = ConversationMemory(loaded.plan, tokenizer)
@@ -123,7 +132,11 @@ class Engine:
 
         Returns:
             A context manager that gives the engine back; None when a generation runs and `wait` is false.
+
+        Raises:
+            DeviceHung: The device does not answer any more.
         """
+        self._require_device()
         return _give_back(self._gate) if self._gate.acquire(blocking=wait) else None
 
     def adopt(self, plan: MemoryPlan) -> None:
@@ -195,7 +208,8 @@ class Engine:
 
         The iterator itself may raise `ExpertReadError` (disk), `GenerationCancelled`, `DeadlineExceeded`,
         `MemoryUnavailable` between passes of the prompt and where a long reply's cache grows, and `EngineBusy` when
-        another generation of this engine is running; after any of them the engine can be used again.
+        another generation of this engine is running; after any of them the engine can be used again. `DeviceHung` ends
+        the engine: every later generation raises it at once.
         """
         cancel = cancel or CancelToken()
         deadline = FirstTokenDeadline(cancel, first_token_s)
@@ -337,6 +351,7 @@ class Engine:
 
     def _guarded(self, events: Iterator[GenerationEvent]) -> Iterator[GenerationEvent]:
         """Yield events while no other generation runs."""
+        self._require_device()
         if not self._gate.acquire(blocking=False):
             if self._generating:
                 raise EngineBusy("the engine is making another reply; wait for its last event or close its iterator")
@@ -345,9 +360,17 @@ class Engine:
         self._loaded.experts.stop_warming()
         try:
             yield from events
+        except DeviceHung as error:
+            self._hung = str(error)
+            raise
         finally:
             self._generating = False
             self._gate.release()
+
+    def _require_device(self) -> None:
+        """Raise what ended the engine, if something did."""
+        if self._hung is not None:
+            raise DeviceHung(self._hung)
 
     def _events(
         self, prompt: PromptMemory, loop: ReplyLoop, sampler: Sampler, cancel: CancelToken, deadline: FirstTokenDeadline

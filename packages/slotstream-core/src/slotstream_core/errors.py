@@ -12,6 +12,7 @@
     +-- TokenizerError             tokenizer or chat template missing, broken, or at odds with the vocabulary
     |   +-- TemplateError          the chat template refused the conversation
     +-- BackendError               MLX cannot run here as installed
+    +-- DeviceHung                 a device does not answer any more; ends the engine
     +-- NativeError                the native library was given something it does not take, or cannot run
     +-- SettingError               an environment variable has a value that cannot be used
     +-- ExpertReadError            expert bytes could not be read from disk (fails one request)
@@ -83,6 +84,13 @@ class TemplateError(TokenizerError):
 
 class BackendError(SlotstreamError):
     """MLX cannot run here as installed."""
+
+
+class DeviceHung(SlotstreamError):
+    """A device has not answered for so long that it is given up; nothing can be computed in this process any more.
+
+    What it was given is never freed, since it may still write there.
+    """
 
 
 class NativeError(SlotstreamError):

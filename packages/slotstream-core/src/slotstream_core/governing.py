@@ -12,12 +12,14 @@ The engine is reached through `GovernedEngine`, so that the loop can be tested w
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from slotstream_core.errors import DeviceHung
 from slotstream_core.experts import StreamedExperts
 from slotstream_planner import Machine, MachineError, MemoryPlan
 from slotstream_planner.governor import (
@@ -31,6 +33,8 @@ from slotstream_planner.governor import (
     replan,
 )
 from slotstream_planner.pressure import PressureLevel
+
+logger = logging.getLogger("slotstream.core")
 
 __all__ = ["ExpertsPool", "GovernedEngine", "Governor", "GovernorStatus", "Sensors"]
 
@@ -210,10 +214,14 @@ class Governor:
     def _run(self) -> None:
         next_poll_s = self._sensors.clock() + POLL_SECONDS
         while not self._ending.wait(PRESSURE_SECONDS):
-            self.watch_pressure()
-            if self._sensors.clock() >= next_poll_s:
-                self.poll()
-                next_poll_s = self._sensors.clock() + POLL_SECONDS
+            try:
+                self.watch_pressure()
+                if self._sensors.clock() >= next_poll_s:
+                    self.poll()
+                    next_poll_s = self._sensors.clock() + POLL_SECONDS
+            except DeviceHung as error:
+                logger.error("the pool does not follow the machine any more: %s", error)
+                return
 
     def _act(self, level: PressureLevel) -> Decision:
         """Decide and carry out. The gate is held."""

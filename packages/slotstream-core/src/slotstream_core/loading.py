@@ -127,6 +127,7 @@ def load_model(
         SettingError: An environment variable has a value that cannot be used.
         PlanError: The plan is simulated or was made for another model.
         BackendError: MLX cannot run here as installed.
+        DeviceHung: The device does not answer.
         slotstream_planner.PlannerError: No plan fits, or the request contradicts itself.
     """
     options = options or EngineOptions.from_environment(os.environ)

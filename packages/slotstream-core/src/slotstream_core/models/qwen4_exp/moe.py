@@ -61,6 +61,11 @@ class PassLeases:
         while self._held:
             self._held.pop().release()
 
+    def abandon(self) -> list[Lease]:
+        """Hold nothing any more and give nothing back; return what was held, to be kept for ever."""
+        held, self._held = self._held, []
+        return held
+
 
 @contextmanager
 def pass_leases() -> Iterator[PassLeases]:

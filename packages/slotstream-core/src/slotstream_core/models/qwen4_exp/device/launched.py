@@ -11,7 +11,7 @@ from typing import TypeVar
 import mlx.core as mx
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.errors import BackendError, StateError
+from slotstream_core.errors import BackendError, DeviceHung, StateError
 from slotstream_core.experts.stacks import Experts, QuantizedStack
 from slotstream_core.models.qwen4_exp.attention import AttentionState
 from slotstream_core.models.qwen4_exp.decoder_layer import DecoderLayer
@@ -21,7 +21,7 @@ from slotstream_core.models.qwen4_exp.device.corrections import corrections_prov
 from slotstream_core.models.qwen4_exp.device.delta_states import DeltaAdvance
 from slotstream_core.models.qwen4_exp.device.ends import HeadParts
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
-from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
+from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, keep_for_ever
 from slotstream_core.models.qwen4_exp.device.layer_program import (
     LaunchedForecasts,
     LayerProgram,
@@ -221,14 +221,20 @@ class BoundProgram:
         self.launches.program.run(first, last)
         return self.number
 
-    def settle(self, end: int) -> None:
+    def settle(self, end: int, failure: BaseException) -> None:
         """Return when nothing is under way any more, after a failure: what it uses may be freed then.
 
         Args:
             end: After the announcement that ends a run.
+            failure: What happened.
+
+        Raises:
+            DeviceHung: The device does not answer, now or in the failure.
         """
+        if isinstance(failure, DeviceHung):
+            raise failure
         with suppress(BackendError):  # the device failed, and is not at work
-            self.launches.done.signal.wait(self.launch(end - 1, end))
+            self.launches.done.wait(self.launch(end - 1, end))
 
 
 class LaunchedPass:
@@ -282,6 +288,7 @@ class LaunchedPass:
             ExpertReadError: A record could not be read.
             CheckpointDamaged: A record holds scales that are not finite.
             BackendError: The device failed.
+            DeviceHung: It does not answer; what it was given is kept for ever.
             StateError: A state is not that of its layer.
         """
         bound = self._program
@@ -318,7 +325,7 @@ class LaunchedPass:
 
         The host waits for the rows of n-grams when all before them is launched.
         """
-        bound, launches, after = self._program, self._program.launches, self.runs[first]
+        bound, launches, after, experts = self._program, self._program.launches, self.runs[first], self._experts
         own = {index: states[index] for index in range(first, after)}
         deltas = DeltaAdvance(bound.deltas, states_of(DeltaState, own, bound.deltas), launches.target)
         attentions = AttentionAdvance(
@@ -334,9 +341,14 @@ class LaunchedPass:
                     launches.ngrams[part].rows[:] = added[part][0].packed(0)
                 start = launches.ranges[part].start if launches.places else self._route(part, until, leases)
                 number = bound.launch(start, end if until == after else launches.ranges[until].start)
-            launches.done.signal.wait(number)
-        except BaseException:
-            bound.settle(end)
+            launches.done.wait(number)
+        except BaseException as error:
+            try:
+                bound.settle(end, error)
+            except DeviceHung:
+                arrays = [experts.arrays(index) for index in range(launches.layers)]
+                keep_for_ever(bound, deltas, attentions, ngrams, arrays, leases.abandon())
+                raise
             raise
         leases.release()
         deltas.complete()

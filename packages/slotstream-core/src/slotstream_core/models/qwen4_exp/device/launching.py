@@ -12,6 +12,7 @@ the host (`np.array`, `item`, `memoryview`): on a GPU, MLX would move its memory
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.errors import BackendError
+from slotstream_core.errors import BackendError, DeviceHung
 from slotstream_core.models.qwen4_exp.device.kernels import KernelKey, KernelSpec
 
 SIGNAL_TIMEOUT_S = 60.0
@@ -150,15 +151,25 @@ class Signal:
         """Return when the word is ``number`` (its lowest 32 bits), without letting the processor sleep.
 
         Raises:
-            BackendError: The device failed, everything launched ended without that number, or it took too long.
+            DeviceHung: It took too long. Kernels may still be at work: nothing that they use may be freed or reused.
+            BackendError: The device failed, or everything launched ended without that number.
         """
         code = self._native.await_number(self.address, number, timeout_s, self._query, self._stream)
         if code == TIMEOUT:
-            raise BackendError(f"kernels have not reached the number {number} after {timeout_s:g} s")
+            raise DeviceHung(
+                f"the GPU has not answered for {timeout_s:g} s (kernels have not reached the number {number}); end "
+                "this process and start it again, and look for the reason in the system's log"
+            )
         if code == ENDED:
             raise BackendError(f"kernels ended with the number {self._word[0]} instead of {number}")
         if code:
             raise BackendError(f"a kernel failed: the CUDA runtime says {code}; see its list of error codes")
+
+
+def keep_for_ever(*objects: object) -> None:
+    """Let objects never be freed, nor what they refer to: a device that does not answer may still write there."""
+    for each in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,8 +7,15 @@ import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.checkpoint.config import Qwen4ExpConfig
+from slotstream_core.errors import DeviceHung
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, KernelSpec, Output
-from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, LaunchTarget, Place, Program
+from slotstream_core.models.qwen4_exp.device.launching import (
+    LaunchedKernels,
+    LaunchTarget,
+    Place,
+    Program,
+    keep_for_ever,
+)
 from slotstream_core.models.qwen4_exp.host_products import Floats
 
 FORECAST_THREADS = 256
@@ -49,13 +56,11 @@ class Announcement:
     Args:
         kernels: Compiles and runs kernels.
         number: The argument that holds the number.
-
-    Attributes:
-        signal: To wait for it.
     """
 
     def __init__(self, kernels: LaunchedKernels, number: Place) -> None:
-        self.signal = kernels.signal()
+        self._signal = kernels.signal()
+        self._program: Program | None = None
         self._number = number
         self._spec = KernelSpec(
             name="announce", inputs=(), outputs=(_WORD,), constants={}, body=ANNOUNCE, blocks=1, threads=1,
@@ -64,7 +69,21 @@ class Announcement:
 
     def add(self, program: Program) -> None:
         """Append it."""
-        program.add(self._spec, self.signal.address, self._number)
+        program.add(self._spec, self._signal.address, self._number)
+        self._program = program
+
+    def wait(self, number: int) -> None:
+        """Return when the number was announced.
+
+        Raises:
+            DeviceHung: See `Signal.wait`; what the program refers to is kept for ever.
+            BackendError: See `Signal.wait`.
+        """
+        try:
+            self._signal.wait(number)
+        except DeviceHung:
+            keep_for_ever(self._program)
+            raise
 
 
 def run_once(kernels: LaunchedKernels, program: Program) -> None:
@@ -72,13 +91,14 @@ def run_once(kernels: LaunchedKernels, program: Program) -> None:
 
     Raises:
         BackendError: A kernel is refused, or the device failed.
+        DeviceHung: See `Announcement.wait`.
     """
     number = program.place("number")
     done = Announcement(kernels, number)
     done.add(program)
     program.set(number, 1)
     program.run()
-    done.signal.wait(1)
+    done.wait(1)
 
 
 class PublishedIds:
