@@ -14,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from slotstream_core.errors import TemplateError, TokenizerError
 from slotstream_core.text.messages import ChatMessage, ToolCall
 from slotstream_core.text.stop_strings import StopStrings
+from slotstream_core.text.surrogates import lone_escapes
 from slotstream_core.text.template import ChatTemplate
 from slotstream_core.text.thinking import ThinkingSplitter
 from slotstream_core.text.tokenizer import Tokenizer
@@ -224,3 +225,19 @@ def test_the_template_may_live_in_the_tokenizer_configuration(tmp_path: Path) ->
     template = ChatTemplate.from_directory(tmp_path)
     assert template is not None
     assert template.render([]) == "from file"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        (r"\ud800", 1),
+        (r"\uD83D\uDe00", 0),
+        (r"\ude00\ud83d", 2),
+        (r"\ud83d\ud83d\ude00\ude00", 2),
+        (r"\ud83d \ude00 \ud7ff \ue000 \u00d8 \ud8", 2),
+        (r"\udfff é\udbff", 2),
+    ],
+)
+def test_lone_surrogates_that_a_text_of_json_names_are_counted(text: str, count: int) -> None:
+    assert lone_escapes(text) == count

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from slotstream_core.errors import ExpertReadError, TemplateError
+from slotstream_serve.errors import Refused
 from slotstream_serve.limits import MOST_SURROGATES, parse_json_object
 from slotstream_serve.serving import ServableEngine
 from slotstream_serve.settings import Limits
@@ -131,6 +132,27 @@ def test_more_lone_surrogates_than_any_text_has_are_refused_before_they_cost_any
     assert refused.json()["plain_error"]["message"] == (
         "request body has more than 65,536 lone surrogates; send text as UTF-8"
     )
+
+
+def test_lone_surrogates_inside_the_text_of_arguments_count_for_the_body() -> None:
+    half = MOST_SURROGATES // 2
+    pairs = r"\ud83d\ude00" * MOST_SURROGATES
+    arguments = json.dumps({"a": "\ud800" * half, "b": "\ude00" * half})[:-1] + f', "c": "{pairs}"}}'
+    held = json.dumps({"calls": [{"arguments": arguments}]}).encode()
+    assert parse_json_object(held, Limits()) == json.loads(held)
+    more = json.dumps({"calls": [{"arguments": arguments}], "text": "\udfff"}).encode()
+    with pytest.raises(Refused, match="more than 65,536 lone surrogates"):
+        parse_json_object(more, Limits())
+
+
+def test_values_inside_the_texts_of_arguments_count_for_the_body() -> None:
+    limits = Limits(body_values=2_000)
+    arguments = json.dumps({"a": [[]] * 450})
+    prose = "one, two, [three], " * 2_000
+    held = json.dumps({"calls": [arguments, " " + arguments], "text": prose}).encode()
+    assert parse_json_object(held, limits) == json.loads(held)
+    with pytest.raises(Refused, match="more than 2,000 values and names"):
+        parse_json_object(json.dumps({"calls": [arguments] * 3}).encode(), limits)
 
 
 def test_a_wrong_field_is_refused_and_the_next_request_answered(hello: ScriptedEngine) -> None:

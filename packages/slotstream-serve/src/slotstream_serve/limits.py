@@ -7,12 +7,12 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from starlette.types import Receive
 
-from slotstream_core.text.surrogates import REPLACEMENT, SURROGATE, SURROGATE_ESCAPE, with_texts
+from slotstream_core.text.surrogates import REPLACEMENT, SURROGATE, SURROGATE_ESCAPE, lone_escapes, with_texts
 from slotstream_serve.dialects.base import JsonObject
 from slotstream_serve.errors import Failure, Refused, ServeError, invalid
 from slotstream_serve.settings import Limits, ServeConfig
@@ -26,6 +26,8 @@ COUNTED_AT_ONCE = 64 * 2**10
 """Bytes that are split into strings and the rest between them, which takes many times their size."""
 MOST_SURROGATES = 2**16
 """Replacing one takes as long as parsing a hundred characters, so a body of nothing else would take seconds."""
+JSON_OBJECT = re.compile(r"\s*\{")
+"""How a text begins that is an object of JSON once more, as a call's arguments are."""
 
 
 class ClientGone(ServeError):
@@ -157,18 +159,24 @@ async def read_body(receive: Receive, content_length: str | None, limits: Limits
 def parse_json_object(body: bytes, limits: Limits) -> JsonObject:
     """Return the JSON object of a body.  Lone surrogates, which no tokenizer takes, become U+FFFD.
 
+    What is bounded counts in texts of JSON, too: dialects parse those that are arguments of calls.  A text that is none
+    of them and has as much would not fit into a window of any model.
+
     Raises:
         Refused: It has too many values, which take up to forty times their text, or too many lone surrogates, is not
             JSON, or not an object.
     """
     if has_more_values(body, limits.body_values):
-        message = f"request body has more than {limits.body_values:,} values and names; send less input"
-        raise Refused(Failure(code="payload_too_large", message=message))
+        raise _too_many_values(limits)
     try:
         text = body.decode("utf-8-sig")
         value = json.loads(text, parse_constant=_refuse_constant)
         if SURROGATE_ESCAPE.search(text):
             value = with_texts(value, _Surrogates(MOST_SURROGATES).replaced)
+        if _has_more_marks(body, limits.body_values):
+            inside = " ".join(_json_texts(value)).encode("utf-8", "surrogatepass")
+            if has_more_values(inside, limits.body_values):
+                raise _too_many_values(limits)
     except (ValueError, RecursionError):
         raise invalid("invalid JSON body") from None
     if not isinstance(value, dict):
@@ -182,7 +190,7 @@ def has_more_values(body: bytes, most: int) -> bool:
 
     Text costs little: marks inside strings count only until the strings are looked for.
     """
-    if len(body) <= most or sum(map(body.count, VALUE_MARKS)) <= most:
+    if not _has_more_marks(body, most):
         return False
     text = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is left of a string has no quote inside
     count, inside = 0, 0
@@ -193,6 +201,29 @@ def has_more_values(body: bytes, most: int) -> bool:
             return True
         inside = (inside + len(pieces) - 1) % 2
     return False
+
+
+def _has_more_marks(body: bytes, most: int) -> bool:
+    """Return whether there may be more values and names, inside strings or outside."""
+    return len(body) > most and sum(map(body.count, VALUE_MARKS)) > most
+
+
+def _json_texts(value: Any) -> list[str]:
+    """Return the texts in a parsed JSON value that begin as objects do."""
+    found: list[str] = []
+
+    def look(text: str) -> str:
+        if JSON_OBJECT.match(text):
+            found.append(text)
+        return text
+
+    with_texts(value, look)
+    return found
+
+
+def _too_many_values(limits: Limits) -> Refused:
+    message = f"request body has more than {limits.body_values:,} values and names; send less input"
+    return Refused(Failure(code="payload_too_large", message=message))
 
 
 class _Surrogates:
@@ -207,13 +238,14 @@ class _Surrogates:
         self._left = most
 
     def replaced(self, text: str) -> str:
-        """Return a text without any.
+        """Return a text without any; those that it names as JSON does count, and stay.
 
         Raises:
             Refused: There are too many in all texts so far.
         """
         text, count = SURROGATE.subn(REPLACEMENT, text, count=self._left + 1)
-        self._left -= count
+        inside = lone_escapes(text) if SURROGATE_ESCAPE.search(text) else 0
+        self._left -= count + inside
         if self._left < 0:
             raise invalid(f"request body has more than {self._most:,} lone surrogates; send text as UTF-8")
         return text
