@@ -154,8 +154,6 @@ def test_launched_rows_give_the_ids_of_the_operations_and_the_same_bits_wherever
         "publish_logits": 1,
         "delta_step": DELTA_LAYERS,
         "attend_prepare": 1,
-        "score_blocks": 1,
-        "choose_blocks": 1,
         "attend_parts": 1,
         "attend_join": 1,
         "router_logits": LAYERS,
@@ -247,6 +245,20 @@ def test_an_embedding_goes_into_every_stream_whatever_it_is_stored_as(
         wanted = np.array(matrix.rows(mx.array([token])).astype(mx.float32))
         for row in np.array((streams * 1).astype(mx.float32))[0]:
             np.testing.assert_allclose(row, wanted[0], rtol=0.01, atol=0.01)
+
+
+def test_blocks_are_chosen_from_where_a_row_cannot_see_all_of_them(
+    launched: Opened, plain: Opened, target: EmulatedTarget
+) -> None:
+    states = [found.model.new_state() for found in (launched, plain)]
+    for found, state in zip((launched, plain), states, strict=True):
+        found.model.forward(list(range(20, 37)), state)
+    target.launches()
+    for length in range(17, 22):
+        assert_close(launched.token(length, states[0]), plain.token(length, states[1]))
+        names = target.launches()
+        assert names.count("attend_parts") == 1
+        assert names.count("score_blocks") == names.count("choose_blocks") == (length >= 19)
 
 
 def test_forks_and_kept_states_see_nothing_of_each_other(launched: Opened) -> None:

@@ -127,7 +127,10 @@ class Experts(Protocol):
         """Most distinct experts one request may name so that two such requests can be held at once."""
 
     def arrays(self, layer: int) -> ExpertArrays:
-        """Return the arrays that the slots of a lease of this layer index. Ask again in every pass: they may move."""
+        """Return the arrays that the slots of a lease of this layer index.
+
+        Ask again in every pass: they may move, those of all layers at once.
+        """
 
     def places(self, layer: int) -> mx.array | None:
         """Return int32 [experts], the place of every expert, if the whole layer is in place to stay; else None.

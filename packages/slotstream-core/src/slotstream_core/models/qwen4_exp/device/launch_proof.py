@@ -246,6 +246,7 @@ class LayerProof:
                     {self._index: self._index + 1},
                     self._routings,
                     placed=placed,
+                    choosing=True,
                     forecasts=None if placed else FORECASTS,
                     head=None,
                     embedding=None,

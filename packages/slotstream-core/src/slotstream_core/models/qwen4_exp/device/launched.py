@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
@@ -41,6 +42,21 @@ from slotstream_core.models.qwen4_exp.rotary import RotaryEmbedding
 from slotstream_core.state.sequence import LayerState
 
 S = TypeVar("S", bound=LayerState)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramKind:
+    """What tells the programs of a model apart.
+
+    Attributes:
+        placed: Whether every expert has a slot, so that nothing is read.
+        choosing: Whether attention chooses what a row sees, as it does when there is more than that.
+        forecasts: Whether and how forecasts are made.
+    """
+
+    placed: bool
+    choosing: bool
+    forecasts: LaunchedForecasts | None
 
 
 class LaunchedLayers:
@@ -85,7 +101,9 @@ class LaunchedLayers:
         self._rotary = rotary
         self._experts = experts
         self._head, self._embedding = head, None if 0 in renewed else embedding
-        self._programs: dict[tuple[bool, LaunchedForecasts | None], BoundProgram] = {}
+        mixers = [parts.mixer for parts in self._parts.values()]
+        self._attentions = [mixer for mixer in mixers if isinstance(mixer, DeviceAttention)]
+        self._programs: dict[ProgramKind, BoundProgram] = {}
 
     def begin_pass(self, token: int, position: int, watch: PassWatch | None, ngrams: LookUps) -> LaunchedPass | None:
         """What takes one row through layers; None where MLX has to.
@@ -104,8 +122,7 @@ class LaunchedLayers:
         """
         if watch is not None and not isinstance(watch, ForecastPass):
             return None
-        mixers = [parts.mixer for parts in self._parts.values()]
-        if not all(mixer.reaches(position) for mixer in mixers if isinstance(mixer, DeviceAttention)):
+        if not all(mixer.reaches(position) for mixer in self._attentions):
             return None
         forecasts = None
         if watch is not None:
@@ -113,21 +130,43 @@ class LaunchedLayers:
             if corrections and not corrections_proven(self._device, self._kernels, corrections[0]):
                 return None
             forecasts = LaunchedForecasts(tap=watch.forecaster.tap, corrections=corrections)
-        places = {index: self._experts.places(index) for index in self._parts}
-        found = {index: each for index, each in places.items() if each is not None}
-        placed = len(found) == len(places)
-        key = (placed, None if placed else forecasts)
-        program = self._programs.get(key)
-        if program is None:
-            # what makes other forecasts is not needed again
-            self._programs = {known: each for known, each in self._programs.items() if known[1] is None}
-            self._programs[key] = program = BoundProgram(self._program(*key), self._experts, self._device)
-        program.bind(found if placed else {})
+        program = self._bound(any(mixer.chooses(position) for mixer in self._attentions), forecasts)
         if program.launches.attentions:
             program.launches.token.move(position)
-        return LaunchedPass(token, self.runs, program, self._experts, None if placed else watch, ngrams)
+        return LaunchedPass(
+            token, self.runs, program, self._experts, watch if program.launches.forecast else None, ngrams
+        )
 
-    def _program(self, placed: bool, forecasts: LaunchedForecasts | None) -> LayerProgram:
+    def _bound(self, choosing: bool, forecasts: LaunchedForecasts | None) -> BoundProgram:
+        """What launches a pass now, with its arguments up to date."""
+        whole = self._programs.get(ProgramKind(placed=True, choosing=choosing, forecasts=None))
+        if whole is not None and whole.current:
+            return whole
+        places = self._places()
+        kind = ProgramKind(
+            placed=places is not None, choosing=choosing, forecasts=forecasts if places is None else None
+        )
+        program = self._programs.get(kind)
+        if program is None:
+            if kind.forecasts is not None:  # what makes other ones is not needed again
+                wanted = (None, kind.forecasts)
+                self._programs = {known: each for known, each in self._programs.items() if known.forecasts in wanted}
+            self._programs[kind] = program = BoundProgram(self._program(kind), self._experts, self._device)
+        if places is not None or not program.current:
+            program.bind(places or {})
+        return program
+
+    def _places(self) -> dict[int, mx.array] | None:
+        """The slot of every expert, by layer; None where one of them has none to stay."""
+        found: dict[int, mx.array] = {}
+        for index in self._parts:
+            places = self._experts.places(index)
+            if places is None:
+                return None
+            found[index] = places
+        return found
+
+    def _program(self, kind: ProgramKind) -> LayerProgram:
         return LayerProgram(
             self._kernels,
             self._config,
@@ -135,8 +174,9 @@ class LaunchedLayers:
             self._parts,
             self.runs,
             self._routings,
-            placed=placed,
-            forecasts=forecasts,
+            placed=kind.placed,
+            choosing=kind.choosing,
+            forecasts=kind.forecasts,
             head=self._head,
             embedding=self._embedding,
         )
@@ -182,6 +222,13 @@ class BoundProgram:
         Evaluating it lets go of Python's lock, which `mx.synchronize` holds while it waits.
         """
         return -self._nothing
+
+    @property
+    def current(self) -> bool:
+        """Whether what `bind` named still holds: arrays of experts, and with them their slots, move all at once."""
+        index = next(iter(self._stacks))
+        known = self._weights.get(index)
+        return known is not None and known() is self._experts.arrays(index).gate.weight
 
     def bind(self, places: Mapping[int, mx.array]) -> None:
         """Name the arrays that hold the experts now.

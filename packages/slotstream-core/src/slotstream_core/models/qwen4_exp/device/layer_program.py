@@ -135,6 +135,7 @@ class LayerProgram:
         runs: First layer of each run and the one after its last.
         routings: The routing of every layer that may be forecast, by index.
         placed: Whether every expert has a slot.
+        choosing: Whether attention chooses what a row sees.
         forecasts: Whether and how forecasts are made.
         head: What makes logits after the last layer; None where MLX does.
         embedding: Of tokens, with which the first layer begins; None where it begins with streams.
@@ -174,6 +175,7 @@ class LayerProgram:
         routings: Mapping[int, RoutingParts],
         *,
         placed: bool,
+        choosing: bool,
         forecasts: LaunchedForecasts | None,
         head: HeadParts | None,
         embedding: Projection | None,
@@ -194,7 +196,7 @@ class LayerProgram:
         self.places: dict[int, Place] = {}
         if placed:
             self.places = {index: program.place("places", mx.int32) for index in layers}
-        self._forecasts, self._routings = forecasts, routings
+        self._choosing, self._forecasts, self._routings = choosing, forecasts, routings
         shape = (1, config.hc_count, config.hidden_size)
         self.entry = program.scratch(shape, mx.bfloat16)
         self.streams, self.middle = program.scratch(shape, mx.bfloat16), program.scratch(shape, mx.bfloat16)
@@ -259,7 +261,8 @@ class LayerProgram:
         kind = mixer.launch_kind
         if kind not in self._scratch:
             self._scratch[kind] = mixer.scratch(program)
-        mixer.add(program, x, attention, y, token=self.token, scratch=self._scratch[kind])
+        scratch = self._scratch[kind]
+        mixer.add(program, x, attention, y, token=self.token, scratch=scratch, choosing=self._choosing)
 
     def _add_forecast(self, target: int, entering: Argument) -> None:
         """Append the forecast of a layer from the streams of the layer before."""

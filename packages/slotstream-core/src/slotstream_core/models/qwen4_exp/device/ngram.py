@@ -74,7 +74,7 @@ RENEW = """
     const float value = slotstream_float(values[VALUE_AT + channel % HIDDEN]);
     const __nv_bfloat16 now = __float2bfloat16(value * gates[2 * stream + 1] * slotstream_float(norms[channel]));
     float sum = slotstream_float(now) * slotstream_float(taps[(TAPS - 1) * CHANNELS + channel]);
-    __nv_bfloat16 past[ROWS];  // all of them before the first is written, which might be one of them for all one knows
+    __nv_bfloat16 past[ROWS];  // read before any is written: no compiler could know that the two windows lie apart
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
       past[row] = window[row * CHANNELS + channel];
