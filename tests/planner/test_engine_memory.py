@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from slotstream_planner import InsufficientMemory, InvalidRequest, Machine, PlanRequest, plan, published_geometry
-from slotstream_planner.charges import fixed_cost, lookahead_bytes
-from slotstream_planner.engine_memory import EngineMemory, dense_batch_bytes, engine_memory
+from slotstream_planner.charges import driver_bytes, fixed_cost, lookahead_bytes
+from slotstream_planner.engine_memory import HOST_PROCESS_BYTES, EngineMemory, dense_batch_bytes, engine_memory
 from slotstream_planner.governor import GovernorState, credited_bytes
 from slotstream_planner.lanes import (
     PART_BYTES,
@@ -18,6 +18,7 @@ from slotstream_planner.lanes import (
     demand_scratch_bytes,
     scratch_part_bytes,
 )
+from slotstream_planner.report import plan_to_text
 
 PUBLISHED = published_geometry()
 WIDENED = published_geometry(compute="float32")
@@ -152,3 +153,33 @@ def test_the_lookahead_of_a_device_reserves_its_correction_alone() -> None:
     bare = plan(replace(PUBLISHED, correction_bytes=0), DEVICE, replace(REQUEST, lookahead="on")).ledger
     assert bare.lookahead_reserve_bytes == 0
     assert bare.host_bytes == ledger.host_bytes  # what lanes read ahead into
+
+
+def test_what_the_driver_holds_is_charged_where_the_fixed_cost_has_nothing_that_lies_elsewhere() -> None:
+    plain = Machine.simulated(ram_gb=150, working_set_gb=150)
+    assert driver_bytes(PUBLISHED) == 0  # rows of n-grams, interpreter and lanes: 737 MB in the host's memory
+    assert plan(PUBLISHED, DEVICE, REQUEST).ledger.fixed_bytes == plan(PUBLISHED, plain, REQUEST).ledger.fixed_bytes
+    bare = replace(PUBLISHED, ngram_bytes=0)
+    assert driver_bytes(bare) == 580_000_000 - fixed_cost(bare).process_bytes - fixed_cost(bare).scratch_bytes > 0
+    automatic, off_device = (plan(bare, machine, REQUEST) for machine in (DEVICE, plain))
+    assert automatic.ledger.fixed_bytes - off_device.ledger.fixed_bytes == driver_bytes(bare)
+    assert automatic.pool_slots > 0
+
+
+def test_an_automatic_plan_of_a_small_model_loses_no_slot_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(PUBLISHED, experts=16, ngram_bytes=0)
+    assert driver_bytes(small) > 90 * 10**6
+    charged = plan(small, DEVICE, REQUEST)
+    monkeypatch.setattr("slotstream_planner.arranging.driver_bytes", lambda geometry: 0)
+    free = plan(small, DEVICE, REQUEST)
+    assert (charged.pool_slots, charged.draft) == (free.pool_slots, free.draft)
+    assert charged.target_bytes == (free.target_bytes or 0) + driver_bytes(small)
+
+
+def test_conversations_leave_the_host_what_the_process_takes_and_no_plan_is_refused_for_that() -> None:
+    tight = plan(PUBLISHED, replace(DEVICE, host_available_bytes=HOST_PROCESS_BYTES), REQUEST)
+    assert tight.retained_tokens == 0
+    assert tight.ledger.host_process_bytes == HOST_PROCESS_BYTES
+    assert "the process and its libraries" in plan_to_text(tight)
+    roomy = plan(PUBLISHED, replace(DEVICE, host_available_bytes=HOST_PROCESS_BYTES + 4 * GB), REQUEST)
+    assert 0 < roomy.ledger.retained_bytes <= GB

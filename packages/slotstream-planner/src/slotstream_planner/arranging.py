@@ -11,6 +11,7 @@ from slotstream_planner.charges import (
     base_window,
     draft_bytes,
     draft_surcharge_bytes,
+    driver_bytes,
     extra_context_bytes,
     fixed_cost,
     floor_slots,
@@ -22,7 +23,7 @@ from slotstream_planner.charges import (
     transient_bytes,
     vision_bytes,
 )
-from slotstream_planner.engine_memory import EngineMemory, engine_memory
+from slotstream_planner.engine_memory import HOST_PROCESS_BYTES, EngineMemory, engine_memory
 from slotstream_planner.errors import InsufficientMemory
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.lanes import ahead_lanes, demand_lanes
@@ -125,7 +126,8 @@ class _Board:
         self.retention = retention
         whole = window if retention == "complete" else 0
         self.retained_floor = whole if retained_floor is None else retained_floor
-        self.fixed_bytes = fixed_cost(geometry).total_bytes
+        self.driver_bytes = driver_bytes(geometry) if machine.kind == "cuda" else 0
+        self.fixed_bytes = fixed_cost(geometry).total_bytes + self.driver_bytes
         self.margin_bytes = planning_margin_bytes(geometry)
         self.vision_bytes = vision_bytes(geometry) if request.vision == "on" else 0
         self.context_bytes = extra_context_bytes(geometry, window) + self.vision_bytes
@@ -141,13 +143,14 @@ class _Board:
         return self.machine.kind == "cuda"
 
     def apart_tokens(self) -> int | None:
-        """Most tokens to retain in the host's memory, a quarter of it; None where they are in what is divided."""
+        """Most tokens to retain in the host's memory, a quarter of what else it has; None where that is divided."""
         if not self.retains_apart:
             return None
         host, per_token = self.machine.host_available_bytes, self.geometry.kv_bytes_per_token
         if host is None or per_token == 0:
             return self.window
-        return max(0, host // _HOST_SHARE - retention_fixed_bytes(self.geometry)) // per_token
+        share = (host - HOST_PROCESS_BYTES) // _HOST_SHARE
+        return max(0, share - retention_fixed_bytes(self.geometry)) // per_token
 
     def draft_charge(self, draft: DraftState) -> int:
         if draft == "off":
@@ -174,7 +177,7 @@ class _Board:
         return lookahead_bytes(self.geometry, lanes=ahead_lanes(lanes, copies=separate), separate=separate)
 
     def target(self, draft: DraftState) -> Target:
-        added = self.draft_charge(draft) + self.window_charge_bytes
+        added = self.draft_charge(draft) + self.window_charge_bytes + self.driver_bytes
         return process_target(self.geometry, self.machine, self.request, added_bytes=added)
 
     def divide(self, draft: DraftState, lookahead_charge: int) -> tuple[Target | None, Split]:
@@ -218,7 +221,7 @@ class _Board:
             return placement
         target, split = self.divide(placement, 0)
         if target is not None:
-            left = target.target_bytes - self.draft_charge(placement) - self.context_bytes
+            left = target.target_bytes - self.draft_charge(placement) - self.context_bytes - self.driver_bytes
             if left < minimum_target_bytes(self.geometry):
                 return "off"
         enough = scaled_experts(self.geometry, split.slots) >= _draft_threshold(placement)
@@ -278,6 +281,7 @@ class _Board:
             expert_workspace_bytes=engine.charged_bytes,
             host_bytes=engine.host_bytes,
             retained_on_host=self.retains_apart,
+            host_process_bytes=HOST_PROCESS_BYTES if self.retains_apart else 0,
         )
         target_bytes = None if target is None else target.target_bytes
         if target_bytes is not None and self._wished_slots() == split.slots:

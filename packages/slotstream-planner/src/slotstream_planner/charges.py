@@ -24,6 +24,7 @@ __all__ = [
     "buffer_cache_bytes",
     "draft_bytes",
     "draft_surcharge_bytes",
+    "driver_bytes",
     "extra_context_bytes",
     "fixed_cost",
     "floor_slots",
@@ -48,6 +49,10 @@ _NGRAM_CACHE_BYTES: Final = 256 * MB
 _BUFFER_CACHE_BYTES: Final = 512 * MIB
 _PROCESS_BYTES: Final = 128 * MIB
 """Interpreter and libraries. A process with MLX's CPU backend and a tiny model peaks at 70 to 111 MB."""
+
+_DRIVER_BYTES: Final = 580 * MB
+"""On an NVIDIA GPU beside MLX's arrays: kernels and libraries 270 MB, and 310 that the driver's pool keeps of freed
+memory once a model is loaded (an NVIDIA H200 with MLX 0.32.4, docs/log.md, 2026-11-30)."""
 
 _VOCABULARY_ENTRY_BYTES: Final = 1024
 _RETAINED_ENTRIES: Final = 3
@@ -121,6 +126,17 @@ def fixed_cost(geometry: ModelGeometry) -> FixedCost:
         scratch_bytes=scratch,
         rounding_bytes=two_digit_ceiling(total) - total,
     )
+
+
+def driver_bytes(geometry: ModelGeometry) -> int:
+    """Return what an NVIDIA GPU's driver holds on the device beyond the share of the fixed cost that lies elsewhere.
+
+    Rows of n-grams, the process and what lanes read into are in the host's memory there: 737 MB for the published
+    model, which cover the driver's 580, so nothing is added. What its pool keeps after long prompts, up to 0.8 GB more,
+    is less than the workspace of a pass charges beyond what is used.
+    """
+    fixed = fixed_cost(geometry)
+    return max(0, _DRIVER_BYTES - fixed.ngram_cache_bytes - fixed.process_bytes - fixed.scratch_bytes)
 
 
 def buffer_cache_bytes(geometry: ModelGeometry) -> int:

@@ -22,14 +22,27 @@ from typing import Final
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.lanes import ahead_lanes, ahead_scratch_bytes, demand_lanes, demand_scratch_bytes
 from slotstream_planner.machine import Machine
+from slotstream_planner.units import MB
 
-__all__ = ["DENSE_BATCH_ROWS", "DENSE_EXPERTS", "DENSE_MEAN_ROWS", "RECORDED_ROWS", "EngineMemory", "engine_memory"]
+__all__ = [
+    "DENSE_BATCH_ROWS",
+    "DENSE_EXPERTS",
+    "DENSE_MEAN_ROWS",
+    "HOST_PROCESS_BYTES",
+    "RECORDED_ROWS",
+    "EngineMemory",
+    "engine_memory",
+]
 
 DENSE_EXPERTS: Final = 16
 DENSE_BATCH_ROWS: Final = 8192
 DENSE_MEAN_ROWS: Final = 16
 _LEADERS: Final = 2
 _DESCRIPTOR_BYTES: Final = 16 + 128 * 24
+HOST_PROCESS_BYTES: Final = 1_900 * MB
+"""Beside an NVIDIA GPU: interpreter, libraries and compiled kernels, resident once a model is loaded, without what is
+pinned (an NVIDIA H200 with MLX 0.32.4, docs/log.md, 2026-11-30). Much of it is files that the system can read again."""
+
 RECORDED_ROWS: Final = 5
 """Rows of a pass with as many drafts as `slotstream_core.generation.draft_depth` makes without being asked for more."""
 

@@ -21,7 +21,7 @@ class MemoryLedger:
 
     Attributes:
         resource_identity: Whose constants the ledger uses.
-        fixed_bytes: Shared weights, n-gram row cache, one active sequence, runtime.
+        fixed_bytes: Shared weights, n-gram row cache, one active sequence, runtime, an NVIDIA GPU's driver.
         pool_bytes: The expert slots.
         active_capacity_bytes: Sequence cache of the whole window.
         additional_active_bytes: Its part beyond the base window.
@@ -36,6 +36,8 @@ class MemoryLedger:
         expert_workspace_bytes: What the engine holds for experts beside their slots
             (`slotstream_planner.engine_memory`) where the fixed cost does not include it.
         host_bytes: Pinned memory of the host beside an accelerator's own; not part of the peak.
+        host_process_bytes: Interpreter, libraries and compiled kernels in the host's memory beside an accelerator's
+            own. Left for them when conversations are retained there; never a reason to refuse a plan.
         retained_on_host: Whether retained conversations lie in the host's memory beside an accelerator's own, and are
             not part of the peak either.
     """
@@ -55,6 +57,7 @@ class MemoryLedger:
     lookahead_reserve_bytes: int
     expert_workspace_bytes: int = 0
     host_bytes: int = 0
+    host_process_bytes: int = 0
     retained_on_host: bool = False
 
     @property
