@@ -14,11 +14,12 @@ from slotstream_core.checkpoint.corrections import Correction
 from slotstream_core.models.qwen4_exp.device.corrections import ForecastCorrections, correction_fault
 from slotstream_core.models.qwen4_exp.device.kernels import KernelSpec, Output, random_row
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
+from slotstream_core.models.qwen4_exp.device.publishing import run_once
 from slotstream_core.models.qwen4_exp.forecasting import TargetCorrection
 from tests.core.device.emulation import COMPILER, EmulatedTarget, Emulator
 from tests.core.device.test_device_kernels import DEVICE
 
-pytestmark = pytest.mark.skipif(
+emulated = pytest.mark.skipif(
     COMPILER is None or Backend.detect().kind == "cuda", reason="runs kernels on the host, with a C++ compiler"
 )
 
@@ -37,18 +38,19 @@ def corrections(rank: int) -> list[TargetCorrection]:
 
 
 @pytest.mark.parametrize("rank", [1, 32, 70])
-def test_corrected_forecasts_are_those_of_the_operations(tmp_path: Path, rank: int) -> None:
+def test_corrected_forecasts_are_those_of_the_operations(launched_kernels: LaunchedKernels, rank: int) -> None:
     found = corrections(rank)
     mixed, logits = random_row(1, HIDDEN), random_row(1, EXPERTS).astype(mx.float32)
     for target, correction in enumerate(found, start=1):
-        program = LaunchedKernels(EmulatedTarget(Emulator(tmp_path))).program()
+        program = launched_kernels.program()
         corrected = ForecastCorrections(program, found).add(target, mixed, logits)
-        program.run()
+        run_once(launched_kernels, program)
         wanted = np.array(correction.apply(mixed, logits))
-        np.testing.assert_allclose(np.array(corrected), wanted, rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(np.array(corrected * 1), wanted, rtol=2e-6, atol=2e-6)
         assert np.abs(wanted - np.array(logits)).max() > 0.1
 
 
+@emulated
 def test_a_correction_that_comes_out_wrong_is_told(tmp_path: Path) -> None:
     emulator = Emulator(tmp_path)
     assert correction_fault(LaunchedKernels(EmulatedTarget(emulator)), corrections(8)[0]) is None
@@ -58,6 +60,7 @@ def test_a_correction_that_comes_out_wrong_is_told(tmp_path: Path) -> None:
     assert fault.startswith("of corrected forecasts, result 0 is")
 
 
+@emulated
 def test_the_host_rounds_to_halves_as_a_device_does(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
