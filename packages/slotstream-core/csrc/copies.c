@@ -6,8 +6,10 @@
 #define STREAMS 2 /* while one's copies are under way, the other's can begin */
 #define COPY_DEFAULT 4 /* cudaMemcpyDefault: the runtime sees from the addresses which way it goes */
 #define STREAM_NON_BLOCKING 1
-/* Enough to keep the bus busy. More would only queue on it, before what the device fetches to begin the next kernel. */
+/* Of threads that fetch 16 bytes at a time, enough to keep the bus busy; of others as many more. What is too much would
+ * only queue on it, before what the device fetches to begin the next kernel. */
 #define MOST_BLOCKS 8
+#define LARGEST_UNIT 16
 #define THREADS 256
 #define UNITS_A_BLOCK (4 * THREADS)
 
@@ -22,7 +24,7 @@ struct ss_copier {
     pthread_cond_t settled;
     /* under the lock: */
     ss_wish *first, *last; /* not taken yet */
-    stream streams[STREAMS];
+    stream streams[STREAMS + SS_APART];
 };
 
 ss_copier *ss_copier_create(const ss_device *device) {
@@ -44,13 +46,14 @@ void ss_copier_free(ss_copier *copier) {
     free(copier);
 }
 
-static int64_t unit_of(uint64_t bits) { return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : 1; }
+static int64_t unit_of(uint64_t bits) { return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : 1; }
 
 static int32_t launch(const ss_device *device, ss_pieces *pieces, void *handle) {
     int64_t total = 0;
     for (int64_t i = 0; i < pieces->count; i++) pieces->ends[i] = total += pieces->ends[i] / pieces->unit;
     int64_t blocks = (total + UNITS_A_BLOCK - 1) / UNITS_A_BLOCK;
-    ss_grid grid = {(uint32_t)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), 1, 1}, threads = {THREADS, 1, 1};
+    int64_t most = MOST_BLOCKS * (LARGEST_UNIT / pieces->unit);
+    ss_grid grid = {(uint32_t)(blocks < most ? blocks : most), 1, 1}, threads = {THREADS, 1, 1};
     void *arguments[] = {pieces};
     return device->launch(device->kernel, grid, threads, arguments, 0, handle);
 }
@@ -97,16 +100,23 @@ static int32_t make(const ss_device *device, stream *on, const ss_wish *wishes) 
     return code ? code : end;
 }
 
+/* With the lock: take one of some streams, null where all are in use. */
+static stream *take_stream(ss_copier *copier, int first, int count) {
+    for (int i = first; i < first + count; i++) {
+        if (copier->streams[i].busy) continue;
+        copier->streams[i].busy = 1;
+        return &copier->streams[i];
+    }
+    return NULL;
+}
+
 void ss_copy_later(ss_copier *copier, ss_wish *wish) {
     wish->next = NULL;
     pthread_mutex_lock(&copier->lock);
     if (copier->last) copier->last->next = wish;
     else copier->first = wish;
     copier->last = wish;
-    stream *on = NULL;
-    for (int i = 0; i < STREAMS && !on; i++)
-        if (!copier->streams[i].busy) on = &copier->streams[i];
-    if (on) on->busy = 1;
+    stream *on = take_stream(copier, 0, STREAMS);
     while (on && copier->first) {
         ss_wish *wishes = copier->first;
         copier->first = copier->last = NULL;
@@ -120,6 +130,22 @@ void ss_copy_later(ss_copier *copier, ss_wish *wish) {
     }
     if (on) on->busy = 0;
     pthread_mutex_unlock(&copier->lock);
+}
+
+void ss_copy_apart(ss_copier *copier, ss_wish *wish) {
+    wish->next = NULL;
+    pthread_mutex_lock(&copier->lock);
+    stream *on = take_stream(copier, STREAMS, SS_APART);
+    pthread_mutex_unlock(&copier->lock);
+    if (!on) {
+        ss_copy_later(copier, wish);
+        return;
+    }
+    int32_t code = make(&copier->device, on, wish);
+    pthread_mutex_lock(&copier->lock);
+    on->busy = 0;
+    pthread_mutex_unlock(&copier->lock);
+    wish->over(wish, code);
 }
 
 typedef struct waited {

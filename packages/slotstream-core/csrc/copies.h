@@ -1,4 +1,4 @@
-/* Copies from staging into slots on a device, made together.
+/* Copies from staging, or from mapped files, into slots on a device, made together.
  *
  * Threads that have read something hand over what is to be copied and go on reading. One of them, or two, begin everything
  * that was handed over so far and wait for the device; meanwhile the next collects. So the device gets few large copies
@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #define SS_COPIES 128 /* pieces that one launch of the kernel takes */
+#define SS_APART 4
 
 /* These have the signatures of the CUDA runtime's cudaMemcpyAsync, cudaStreamSynchronize, cudaStreamCreateWithFlags and
  * cudaLaunchKernel, and return 0 or its code. */
@@ -33,7 +34,7 @@ typedef struct ss_device {
 /* The argument of the kernel; `slotstream_core.experts.copy_kernel` has the same in CUDA. */
 typedef struct ss_pieces {
     int64_t count;
-    int64_t unit;            /* 16, 4 or 1: what addresses and lengths are multiples of */
+    int64_t unit;            /* 16, 8, 4 or 1: what addresses and lengths are multiples of */
     int64_t ends[SS_COPIES]; /* of each piece in the row of all of them, in units */
     const void *from[SS_COPIES];
     void *to[SS_COPIES];
@@ -66,7 +67,11 @@ void ss_copier_free(ss_copier *copier);
  * way. The calling thread may stay for as long as others wish for copies, too. Any thread. */
 void ss_copy_later(ss_copier *copier, ss_wish *wish);
 
-/* The same, returning the code when they are complete. */
+/* The same by this thread, at once and waited for, whatever others wish for; as ss_copy_later where as many as SS_APART
+ * threads are at it. */
+void ss_copy_apart(ss_copier *copier, ss_wish *wish);
+
+/* As ss_copy_later, returning the code when they are complete. */
 int32_t ss_copy_all(ss_copier *copier, const ss_copy *copies, int64_t count);
 
 #endif

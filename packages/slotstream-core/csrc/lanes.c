@@ -16,6 +16,7 @@
 
 #define MOST_LANES 512
 #define MOST_STAGING 8
+#define MOST_FETCHING (SS_APART / QUEUES) /* jobs of mapped memory of a queue: nobody can take a copy back */
 #define SPIN_NS 1000000 /* a thread that sleeps is awake again some 50 us after what it waited for */
 
 enum { DEMAND, AHEAD, QUEUES };
@@ -53,6 +54,7 @@ struct ss_lanes {
     ss_batch *first[QUEUES], *last[QUEUES];
     berth *unused[QUEUES];
     int sleeping[QUEUES];
+    int fetching[QUEUES]; /* jobs of mapped memory under way */
     int demand;  /* batches under way that somebody waits for */
     int running; /* threads that have not ended */
     int waiting; /* threads in ss_batch_wait or ss_lanes_close */
@@ -116,6 +118,7 @@ static void let_lanes_go(ss_lanes *lanes) {
         ss_copier_free(lanes->copier);
     }
     ss_mirrors_release(lanes->settings.mirrors);
+    ss_mapped_release(lanes->settings.mapped);
     free(lanes->all);
     free(lanes->berths);
     free(lanes);
@@ -162,6 +165,8 @@ static int64_t claim_job(ss_batch *batch) {
     return batch->next_job++;
 }
 
+static int is_mapped(const ss_batch *batch, int64_t job) { return batch->plan.jobs[job].mapped; }
+
 /* The next job of a queue, its batch referred to; null when there is none to begin now. */
 static ss_batch *claim(ss_lanes *lanes, int queue, int64_t *job) {
     if (queue == AHEAD && lanes->demand) return NULL;
@@ -169,6 +174,9 @@ static ss_batch *claim(ss_lanes *lanes, int queue, int64_t *job) {
     while (lanes->first[queue]) {
         ss_batch *batch = lanes->first[queue];
         if (has_jobs(batch)) {
+            int mapped = is_mapped(batch, batch->next_job);
+            if (mapped && lanes->fetching[queue] == MOST_FETCHING) return NULL;
+            lanes->fetching[queue] += mapped;
             refer(batch);
             *job = claim_job(batch);
             return batch;
@@ -187,10 +195,15 @@ static void wake(ss_lanes *lanes, int queue, int64_t jobs) {
     }
 }
 
+/* How many jobs may begin now, or as many as threads sleep. */
 static int64_t queued_jobs(const ss_lanes *lanes, int queue) {
-    int64_t jobs = 0;
-    for (const ss_batch *batch = lanes->first[queue]; batch && jobs < lanes->sleeping[queue]; batch = batch->next[queue])
+    int64_t jobs = 0, allowed = MOST_FETCHING - lanes->fetching[queue];
+    for (const ss_batch *batch = lanes->first[queue]; batch && jobs < lanes->sleeping[queue]; batch = batch->next[queue]) {
+        int64_t mapped = batch->plan.mapped_jobs - batch->next_job;
+        if (mapped > allowed) return jobs + allowed;
+        if (mapped > 0) allowed -= mapped;
         jobs += batch->plan.job_count - batch->next_job;
+    }
     return jobs;
 }
 
@@ -240,8 +253,11 @@ static void end_copies(ss_wish *wish, int32_t code) {
     ss_lanes *lanes = batch->lanes;
     ss_plan_close(&batch->plan, place->job, code, &place->result);
     pthread_mutex_lock(&lanes->lock);
+    int mapped = is_mapped(batch, place->job);
+    lanes->fetching[place->queue] -= mapped;
     take_in(batch, &place->result);
-    if (lanes->sleeping[place->queue] && lanes->first[place->queue]) wake(lanes, place->queue, 1);
+    if (lanes->sleeping[place->queue] && lanes->first[place->queue])
+        wake(lanes, place->queue, mapped ? queued_jobs(lanes, place->queue) : 1);
     place->next = lanes->unused[place->queue];
     lanes->unused[place->queue] = place;
     let_batch_go(batch);
@@ -257,7 +273,8 @@ static void stage(ss_lanes *lanes, ss_batch *batch, int64_t job, int queue) {
     place->job = job;
     int64_t left = run(batch, job, place->scratch, &place->result, place->copies);
     place->wish = (ss_wish){.copies = place->copies, .count = left, .over = end_copies};
-    if (left) ss_copy_later(lanes->copier, &place->wish);
+    if (left && is_mapped(batch, job)) ss_copy_apart(lanes->copier, &place->wish);
+    else if (left) ss_copy_later(lanes->copier, &place->wish);
     else end_copies(&place->wish, 0);
     pthread_mutex_lock(&lanes->lock);
 }
@@ -303,7 +320,7 @@ static int usable(const ss_lane_settings *s) {
     const ss_device *d = &s->device;
     int device = !d->copy || (d->finish && d->stream && !d->launch == !d->kernel && s->job_bytes <= s->scratch_bytes &&
                               (!s->ahead_lanes || s->job_bytes <= s->ahead_scratch_bytes));
-    return scratch && ahead && device && s->demand_lanes >= 1 && s->ahead_lanes >= 0 &&
+    return scratch && ahead && device && (!s->mapped || d->copy) && s->demand_lanes >= 1 && s->ahead_lanes >= 0 &&
            s->demand_lanes <= MOST_LANES && s->ahead_lanes <= MOST_LANES && s->merge_bytes >= 0 && s->job_bytes >= 0 &&
            s->staging >= 1 && s->staging <= MOST_STAGING && s->part_bytes >= 0 && s->part_bytes % 64 == 0;
 }
@@ -345,6 +362,7 @@ int32_t ss_lanes_create(const ss_lane_settings *settings, ss_lanes **result) {
         return SS_NO_MEMORY;
     }
     if (settings->mirrors) ss_mirrors_refer(settings->mirrors);
+    if (settings->mapped) ss_mapped_refer(settings->mapped);
     lanes->owner = getpid();
     lanes->all = all;
     atomic_init(&lanes->references, 1);
@@ -426,7 +444,7 @@ int32_t ss_batch_submit(ss_batch *batch) {
         lanes->demand++;
     }
     enqueue(batch, DEMAND);
-    wake(lanes, DEMAND, batch->plan.job_count - batch->next_job);
+    wake(lanes, DEMAND, queued_jobs(lanes, DEMAND));
     pthread_mutex_unlock(&lanes->lock);
     return SS_OK;
 }
@@ -440,7 +458,7 @@ static int64_t worth_waking(const ss_lanes *lanes, int64_t jobs, int64_t bytes) 
 
 int32_t ss_batches_read_ahead(ss_batch *const *batches, int64_t count) {
     ss_lanes *lanes = batches[0]->lanes;
-    int64_t jobs = 0, bytes = 0;
+    int64_t jobs = 0, bytes = 0, mapped = 0;
     if (!lanes->settings.ahead_lanes) return SS_BAD_ARGUMENT;
     for (int64_t i = 0; i < count; i++)
         if (batches[i]->plan.scratch_bytes > lanes->settings.ahead_scratch_bytes) return SS_TOO_SMALL;
@@ -448,10 +466,13 @@ int32_t ss_batches_read_ahead(ss_batch *const *batches, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         if (lanes->closed) cancel(batches[i]);
         enqueue(batches[i], AHEAD);
-        jobs += batches[i]->plan.job_count - batches[i]->next_job;
-        for (int64_t s = 0; s < batches[i]->plan.segment_count; s++) bytes += batches[i]->plan.segments[s].bytes;
+        const ss_plan *plan = &batches[i]->plan;
+        int64_t read = plan->mapped_jobs > batches[i]->next_job ? plan->mapped_jobs : batches[i]->next_job;
+        jobs += plan->job_count - read, mapped += read - batches[i]->next_job;
+        for (int64_t s = 0; s < plan->segment_count; s++) bytes += plan->segments[s].mapped ? 0 : plan->segments[s].bytes;
     }
-    int64_t woken = lanes->demand ? 0 : worth_waking(lanes, jobs, bytes);
+    if (mapped > MOST_FETCHING) mapped = MOST_FETCHING;
+    int64_t woken = lanes->demand ? 0 : mapped + worth_waking(lanes, jobs, bytes);
     pthread_mutex_unlock(&lanes->lock);
     for (int64_t i = 0; i < woken; i++) pthread_cond_signal(&lanes->wake[AHEAD]); /* they need the lock at once */
     return SS_OK;

@@ -19,6 +19,7 @@
 #include <sys/uio.h>
 
 #include "copies.h"
+#include "mapped.h"
 #include "mirrors.h"
 
 /* Fill `parts` from `offset`, once: the bytes read, 0 at the end of the file, or a negative errno. Any thread. */
@@ -43,6 +44,7 @@ typedef struct ss_lane_settings {
     void *context;
     ss_device device; /* its copying function is null where the host writes slots itself */
     ss_mirrors *mirrors; /* null, or what chooses among the directories that every record lies in */
+    ss_mapped *mapped;   /* null, or with a device, what it fetches without a read: pieces that are not to be checked */
 } ss_lane_settings;
 
 enum ss_change { SS_AS_STORED = 0, SS_WIDENED = 1 /* bfloat16 on disk, float32 in the slot */ };

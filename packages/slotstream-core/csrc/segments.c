@@ -25,6 +25,7 @@ static int by_place(const void *a, const void *b) {
 /* Reads under way at one time then lie in different tensors instead of crowding into one stretch of the disk. */
 static int by_record(const void *a, const void *b) {
     const ss_segment *x = a, *y = b;
+    if (!x->mapped != !y->mapped) return x->mapped ? -1 : 1; /* the device begins at once */
     if (x->missing != y->missing) return x->missing < y->missing ? -1 : 1;
     if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
     return x->first - y->first;
@@ -90,16 +91,25 @@ static int64_t part_length(const ss_piece_kind *kind, int64_t part_bytes) {
     return whole < part_bytes ? whole : part_bytes;
 }
 
+/* Where a device fetches a piece itself. The host never looks there: a file that became shorter meanwhile is memory that
+ * it may not touch, so what is to be checked is read. */
+static const char *mapped_at(const ss_plan *plan, int64_t record, int64_t kind, const ss_spot *spot) {
+    if (plan->targets[record].check && plan->kinds[kind].check != SS_UNCHECKED) return NULL;
+    return ss_mapped_find(plan->mapped, spot->fd, spot->offset, plan->kinds[kind].disk_bytes);
+}
+
 static void make_pieces(ss_plan *plan) {
     ss_piece *next = plan->pieces;
     for (int64_t r = 0; r < plan->record_count; r++) {
         const ss_spot *spots = spots_of(plan, r, plan->targets[r].directory);
         for (int64_t k = 0; k < plan->kind_count; k++) {
-            int64_t bytes = plan->kinds[k].disk_bytes, length = part_length(&plan->kinds[k], plan->part_bytes);
+            const char *mapped = mapped_at(plan, r, k, &spots[k]);
+            int64_t bytes = plan->kinds[k].disk_bytes, length = mapped ? bytes : part_length(&plan->kinds[k], plan->part_bytes);
             for (int64_t start = 0; start < bytes; start += length)
                 *next++ = (ss_piece){.offset = spots[k].offset + start, .start = start,
                                      .bytes = bytes - start < length ? bytes - start : length, .fd = spots[k].fd,
-                                     .kind = (int32_t)k, .record = (int32_t)r, .outcome = SS_CANCELLED};
+                                     .kind = (int32_t)k, .record = (int32_t)r, .outcome = SS_CANCELLED,
+                                     .mapped = mapped};
         }
     }
     plan->piece_count = next - plan->pieces;
@@ -112,7 +122,7 @@ static void make_segments(ss_plan *plan, const ss_lane_settings *settings) {
     ss_segment *last = NULL;
     for (int64_t i = 0; i < plan->piece_count; i++) {
         const ss_piece *piece = &plan->pieces[i];
-        if (last && piece->fd == last->fd && piece->offset == last->offset + last->bytes &&
+        if (last && !piece->mapped && !last->mapped && piece->fd == last->fd && piece->offset == last->offset + last->bytes &&
             last->bytes + piece->bytes <= merge_bytes && last->count < most_pieces) {
             last->bytes += piece->bytes;
             last->count++;
@@ -120,9 +130,9 @@ static void make_segments(ss_plan *plan, const ss_lane_settings *settings) {
             last = &plan->segments[plan->segment_count++];
             *last = (ss_segment){.offset = piece->offset, .bytes = piece->bytes, .fd = piece->fd, .first = (int32_t)i,
                                  .count = 1, .directory = plan->targets[piece->record].directory,
-                                 .missing = piece->record};
+                                 .missing = piece->record, .mapped = piece->mapped};
         }
-        int64_t whole = last->bytes + (alignment > 1 ? 2 * alignment : 0);
+        int64_t whole = piece->mapped ? 0 : last->bytes + (alignment > 1 ? 2 * alignment : 0);
         if (whole > plan->scratch_bytes) plan->scratch_bytes = whole;
     }
 }
@@ -145,11 +155,13 @@ static void make_jobs(ss_plan *plan, const ss_lane_settings *settings) {
     int64_t filled = 0, pieces = 0;
     for (int64_t i = 0; i < plan->segment_count; i++) {
         const ss_segment *segment = &plan->segments[i];
-        int device = settings->device.copy != NULL;
-        int64_t bytes = device ? room_of(segment, settings) : segment->bytes;
+        int device = settings->device.copy != NULL, mapped = segment->mapped != NULL;
+        int64_t bytes = mapped ? 0 : device ? room_of(segment, settings) : segment->bytes;
+        int other = plan->job_count && plan->jobs[plan->job_count - 1].mapped != mapped;
         filled += bytes, pieces += segment->count;
-        if (!plan->job_count || filled > settings->job_bytes || (device && pieces > SS_COPIES)) {
-            plan->jobs[plan->job_count++] = (ss_job){(int32_t)i, 0};
+        if (!plan->job_count || other || filled > settings->job_bytes || (device && pieces > SS_COPIES)) {
+            plan->jobs[plan->job_count++] = (ss_job){(int32_t)i, 0, mapped};
+            plan->mapped_jobs += mapped;
             filled = bytes, pieces = segment->count;
         }
         plan->jobs[plan->job_count - 1].count++;
@@ -183,7 +195,7 @@ int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_p
     plan->jobs = (ss_job *)next;
     int32_t code = copy_arguments(plan, kinds, records);
     if (code == SS_OK) {
-        plan->mirrors = settings->mirrors;
+        plan->mirrors = settings->mirrors, plan->mapped = settings->mapped;
         if (plan->mirrors) choose_directories(plan);
         make_pieces(plan);
         make_segments(plan, settings);
@@ -455,8 +467,17 @@ static int read_for_device(ss_plan *plan, ss_segment *segment, const ss_lane_set
     return 0;
 }
 
+/* Nothing is read: the copy fetches it. */
+static int take_mapped(ss_plan *plan, ss_segment *segment) {
+    segment->stored = segment->mapped;
+    segment->got = segment->bytes;
+    for (int32_t i = 0; i < segment->count; i++) plan->pieces[segment->first + i].outcome = SS_ARRIVED;
+    return 0;
+}
+
 static int read_any(ss_plan *plan, ss_segment *segment, const ss_lane_settings *settings, char *scratch) {
-    int failed = settings->device.copy     ? read_for_device(plan, segment, settings, scratch)
+    int failed = segment->mapped           ? take_mapped(plan, segment)
+                 : settings->device.copy   ? read_for_device(plan, segment, settings, scratch)
                  : settings->alignment > 1 ? read_by_blocks(plan, segment, settings, scratch)
                                            : read_in_place(plan, segment, settings, scratch);
     int64_t end = 0;
@@ -523,7 +544,7 @@ int64_t ss_plan_read(ss_plan *plan, int64_t number, const ss_lane_settings *sett
         int64_t bytes = segment->bytes;
         if (!atomic_load_explicit(stopped, memory_order_relaxed)) {
             int failed = read_any(plan, segment, settings, scratch + used);
-            if (settings->device.copy) used += room_of(segment, settings);
+            if (settings->device.copy && !segment->mapped) used += room_of(segment, settings);
             if (!failed) result->bytes += bytes;
             for (int32_t i = 0; failed && i < segment->count; i++)
                 plan->pieces[segment->first + i].outcome = SS_NOT_READ;

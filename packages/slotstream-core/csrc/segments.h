@@ -10,11 +10,13 @@
 typedef struct ss_piece {
     int64_t offset, start, bytes; /* in the file; from the piece's own first byte */
     int32_t fd, kind, record, outcome;
+    const char *mapped; /* where a device fetches it; null where it is to be read */
 } ss_piece;
 
 typedef struct ss_segment {
     int64_t offset, bytes, got;
-    const char *stored; /* in scratch, what is to be copied to a device; null when nothing is */
+    const char *stored; /* in scratch or mapped, what is to be copied to a device; null when nothing is */
+    const char *mapped; /* of its only piece */
     int32_t fd, error;
     int32_t first, count; /* of the pieces, which lie side by side in the file */
     int32_t directory;
@@ -28,6 +30,7 @@ typedef struct ss_spot {
 
 typedef struct ss_job {
     int32_t first, count; /* of the segments */
+    int32_t mapped;       /* whether none of them is to be read */
 } ss_job;
 
 typedef struct ss_target {
@@ -47,8 +50,10 @@ typedef struct ss_plan {
     int64_t kind_count, record_count, directories;
     int64_t part_bytes; /* of a piece, at most */
     int64_t piece_count, segment_count, job_count;
+    int64_t mapped_jobs; /* the first ones */
     int64_t scratch_bytes; /* that its longest read needs */
     ss_mirrors *mirrors;
+    const ss_mapped *mapped;
 } ss_plan;
 
 typedef struct ss_job_result {
@@ -62,7 +67,7 @@ void ss_plan_free(ss_plan *plan);
 
 /* Read a job, segment by segment, as long as `stopped` is 0; add to the result's bytes and left_out. `copier` is null
  * where the host writes slots itself. Returns how many copies are left for the caller to have made before the job is
- * closed; they are at most SS_COPIES, and they read from scratch. */
+ * closed; they are at most SS_COPIES, and they read from scratch, or from mapped memory for jobs that need none. */
 int64_t ss_plan_read(ss_plan *plan, int64_t job, const ss_lane_settings *settings, char *scratch, ss_copier *copier,
                      const atomic_int *stopped, ss_job_result *result, ss_copy *copies);
 

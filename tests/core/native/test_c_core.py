@@ -16,7 +16,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 CORE = "native_test"
 STEPS = "steps_test"
 COMMON = ("variants.c", "threads.c", "matrices.c", "products.c", "experts.c", "rows.c", "kernels_scalar.c")
-LANES = ("lanes.c", "segments.c", "copies.c", "mirrors.c")
+LANES = ("lanes.c", "segments.c", "copies.c", "mapped.c", "mirrors.c")
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 PIECES = ("pieces.c", "steps.c", "drafts.c", "many_rows.c")
@@ -62,15 +62,15 @@ def build_residency(folder: pathlib.Path, *flags: str) -> pathlib.Path:
         *flags,
         x86=False,
         test="residency_test",
-        more=("residency.c", "segments.c", "copies.c", "mirrors.c"),
+        more=("residency.c", "segments.c", "copies.c", "mapped.c", "mirrors.c"),
     )
 
 
-def build_lanes(folder: pathlib.Path, *flags: str) -> pathlib.Path:
+def build_lanes(folder: pathlib.Path, *flags: str, test: str = "lanes_test") -> pathlib.Path:
     if COMPILER is None or os.uname().sysname != "Linux":
         pytest.skip("the test of the reading lanes needs a compiler and Linux")
-    program = folder / "lanes_test"
-    sources = [*(str(CSRC / name) for name in LANES), str(TESTS / "lanes_test.c")]
+    program = folder / test
+    sources = [*(str(CSRC / name) for name in LANES), str(TESTS / f"{test}.c")]
     subprocess.run([COMPILER, *FLAGS, *flags, "-D_GNU_SOURCE", *sources, "-o", str(program), "-pthread"], check=True)
     return program
 
@@ -124,6 +124,11 @@ def test_the_reading_lanes_pass_their_c_test_under_sanitizers(tmp_path: pathlib.
 
 def test_the_reading_lanes_have_no_data_race(tmp_path: pathlib.Path) -> None:
     assert "lanes ok" in run(str(build_lanes(tmp_path, "-O1", "-fsanitize=thread", "-DWITHOUT_FORK")))
+
+
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_mapped_files_pass_their_c_test_under_sanitizers(tmp_path: pathlib.Path, sanitizer: str) -> None:
+    assert "mapped ok" in run(str(build_lanes(tmp_path, "-O1", f"-fsanitize={sanitizer}", test="mapped_test")))
 
 
 def test_the_bookkeeping_of_a_pool_passes_its_c_test_under_sanitizers(tmp_path: pathlib.Path) -> None:

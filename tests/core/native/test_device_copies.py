@@ -35,6 +35,7 @@ SHIM = """
 #define __device__
 #define __global__
 struct uint4 { unsigned int x, y, z, w; };
+struct uint2 { unsigned int x, y; };
 struct place { unsigned int x; };
 static thread_local place blockIdx, blockDim, threadIdx, gridDim;
 """
@@ -123,7 +124,7 @@ def test_a_launch_that_the_device_refuses_fails_its_records(stored: ExpertFile, 
     assert "the CUDA runtime says 700" in str(batch.errors[0])
 
 
-@pytest.mark.parametrize("unit", [16, 4, 1])
+@pytest.mark.parametrize("unit", [16, 8, 4, 1])
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_the_kernel_copies_every_byte_of_every_piece_and_no_other(kernel: ctypes.CDLL, unit: int, blocks: int) -> None:
     random = np.random.default_rng(unit)

@@ -58,14 +58,14 @@ static script fresh(void) {
     return s;
 }
 
-static void set_open(script *s, int open) {
+static inline void set_open(script *s, int open) {
     pthread_mutex_lock(&s->lock);
     s->open = open;
     pthread_cond_broadcast(&s->change);
     pthread_mutex_unlock(&s->lock);
 }
 
-static void await_entry(script *s, int count) {
+static inline void await_entry(script *s, int count) {
     pthread_mutex_lock(&s->lock);
     while (s->entered < count) pthread_cond_wait(&s->change, &s->lock);
     pthread_mutex_unlock(&s->lock);
@@ -121,7 +121,7 @@ static ss_lane_settings settings_of(char *scratch, int demand, int ahead, script
                               .ahead_scratch_stride = LONG, .read = s ? scripted : NULL, .context = s};
 }
 
-static ss_batch *plan(ss_lanes *lanes, place *p, int fd, const int *records, const int *slots, int count) {
+static inline ss_batch *plan(ss_lanes *lanes, place *p, int fd, const int *records, const int *slots, int count) {
     int64_t numbers[RECORDS * (2 + 2 * KINDS)], *next = numbers;
     for (int r = 0; r < count; r++) {
         *next++ = slots[r], *next++ = 1;
@@ -132,7 +132,7 @@ static ss_batch *plan(ss_lanes *lanes, place *p, int fd, const int *records, con
     return batch;
 }
 
-static void check_record(const place *p, int record, int where) {
+static inline void check_record(const place *p, int record, int where) {
     const char *a = p->contents + start[0] + record * disk[0], *b = p->contents + start[1] + record * disk[1];
     CHECK(memcmp(p->slots[0] + where * slot[0], a, (size_t)disk[0]) == 0);
     CHECK(memcmp(p->slots[2] + where * slot[2], p->contents + start[2] + record * disk[2], (size_t)disk[2]) == 0);
@@ -148,6 +148,58 @@ static void check_record(const place *p, int record, int where) {
 static void finish(ss_lanes *lanes) {
     CHECK(ss_lanes_close(lanes, 60000) == 0);
     ss_lanes_release(lanes);
+}
+
+/* Distinct records and slots. */
+static int draw(int *records, int *slots) {
+    int count = 1 + (int)number(SLOTS);
+    int first = (int)number(RECORDS), step = number(2) ? 1 : 3, turn = (int)number(SLOTS);
+    for (int i = 0; i < count; i++) records[i] = (first + i * step) % RECORDS, slots[i] = (turn + i * 5) % SLOTS;
+    return count;
+}
+
+/* A device whose copies arrive when they are waited for. */
+typedef struct copies {
+    struct {
+        void *target;
+        const void *source;
+        size_t bytes;
+    } begun[1024];
+    int count;
+} copies;
+static _Atomic int streams, copy_error;
+static copies *made[64];
+
+static int32_t make_stream(void **stream, uint32_t flags) {
+    CHECK(flags == 1);
+    CHECK(++streams <= 64);
+    *stream = made[streams - 1] = calloc(1, sizeof(copies));
+    return 0;
+}
+static int32_t begin_copy(void *target, const void *source, size_t bytes, int32_t direction, void *stream) {
+    copies *c = stream;
+    CHECK(direction == 4 && c->count < 1024);
+    if (copy_error) return copy_error;
+    c->begun[c->count].target = target, c->begun[c->count].source = source, c->begun[c->count++].bytes = bytes;
+    return 0;
+}
+static int32_t finish_copies(void *stream) {
+    copies *c = stream;
+    for (int i = 0; i < c->count; i++) memcpy(c->begun[i].target, c->begun[i].source, c->begun[i].bytes);
+    c->count = 0;
+    return 0;
+}
+
+static void free_streams(void) {
+    while (streams) free(made[--streams]);
+}
+
+/* Two kinds of a record that are the same on a device as on disk. */
+static void list_for_device(const place *p, const int *records, const int *slots, int count, int64_t *numbers) {
+    for (int r = 0; r < count; r++) {
+        *numbers++ = slots[r], *numbers++ = 1;
+        for (int k = 0; k < KINDS; k += 2) *numbers++ = p->fd, *numbers++ = start[k] + records[r] * disk[k];
+    }
 }
 
 #endif

@@ -11,14 +11,6 @@
 
 #include "lanes_made.h"
 
-/* Distinct records and slots. */
-static int draw(int *records, int *slots) {
-    int count = 1 + (int)number(SLOTS);
-    int first = (int)number(RECORDS), step = number(2) ? 1 : 3, turn = (int)number(SLOTS);
-    for (int i = 0; i < count; i++) records[i] = (first + i * step) % RECORDS, slots[i] = (turn + i * 5) % SLOTS;
-    return count;
-}
-
 static void read_at_random(place *p, int demand, int ahead, int direct, int rounds) {
     char *scratch = block(demand + 1 + ahead);
     script s = fresh();
@@ -244,38 +236,6 @@ static void close_meanwhile(place *p) {
     free(scratch);
 }
 
-/* A device whose copies arrive when they are waited for. */
-typedef struct copies {
-    struct {
-        void *target;
-        const void *source;
-        size_t bytes;
-    } begun[1024];
-    int count;
-} copies;
-static _Atomic int streams, copy_error;
-static copies *made[64];
-
-static int32_t make_stream(void **stream, uint32_t flags) {
-    CHECK(flags == 1);
-    CHECK(++streams <= 64);
-    *stream = made[streams - 1] = calloc(1, sizeof(copies));
-    return 0;
-}
-static int32_t begin_copy(void *target, const void *source, size_t bytes, int32_t direction, void *stream) {
-    copies *c = stream;
-    CHECK(direction == 4 && c->count < 1024);
-    if (copy_error) return copy_error;
-    c->begun[c->count].target = target, c->begun[c->count].source = source, c->begun[c->count++].bytes = bytes;
-    return 0;
-}
-static int32_t finish_copies(void *stream) {
-    copies *c = stream;
-    for (int i = 0; i < c->count; i++) memcpy(c->begun[i].target, c->begun[i].source, c->begun[i].bytes);
-    c->count = 0;
-    return 0;
-}
-
 static void refuse(place *p) {
     char *scratch = block(2);
     ss_lane_settings good = settings_of(scratch, 1, 0, NULL), bad;
@@ -314,18 +274,6 @@ static void refuse(place *p) {
     ss_batch_release(batch); /* never submitted */
     finish(lanes);
     free(scratch);
-}
-
-static void free_streams(void) {
-    while (streams) free(made[--streams]);
-}
-
-/* Two kinds of a record that are the same on a device as on disk. */
-static void list_for_device(const place *p, const int *records, const int *slots, int count, int64_t *numbers) {
-    for (int r = 0; r < count; r++) {
-        *numbers++ = slots[r], *numbers++ = 1;
-        for (int k = 0; k < KINDS; k += 2) *numbers++ = p->fd, *numbers++ = start[k] + records[r] * disk[k];
-    }
 }
 
 /* Pieces in parts, read by several lanes and copied separately: every byte arrives; of what does not come, the part is told. */

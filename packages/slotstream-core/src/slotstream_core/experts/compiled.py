@@ -14,12 +14,13 @@ import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from slotstream_core.errors import BackendError, SlotstreamError
 from slotstream_core.experts.batches import Record, cancelled_read, damaged_values, failed_read
 from slotstream_core.experts.directories import Fault
 from slotstream_core.experts.layout import ExpertLayout, PieceKind
+from slotstream_core.experts.mapped_files import MappedFiles
 from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, SlotMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
@@ -232,6 +233,7 @@ class CompiledLanes:
         job_bytes: Small reads are handed to a lane together up to here.
         part_bytes: With `copies`, longer pieces are read and copied in parts of at most so many bytes; 0: whole.
         copies: How records come from scratch into slots that the host does not write.
+        mapped: With `copies`, what need not be read; closed with the lanes.
 
     Attributes:
         handle: Their address.
@@ -251,6 +253,7 @@ class CompiledLanes:
         job_bytes: int,
         part_bytes: int = 0,
         copies: DeviceCopies | None = None,
+        mapped: MappedFiles | None = None,
     ) -> None:
         self._library = library
         self._source = source
@@ -279,11 +282,12 @@ class CompiledLanes:
             launch=copies.launch or None if copies else None,
             kernel=copies.kernel or None if copies else None,
             mirrors=source.native_mirrors,
+            mapped=mapped.handle if mapped is not None else None,
         )
         handle = ctypes.c_void_p()
         check(library.lanes_create(settings, ctypes.byref(handle)), "starting the reading lanes")
         self.handle = handle.value or 0
-        kept = (self._under_way, self._kept_arrays, scratch, ahead_scratch, source)
+        kept = _Kept(self._under_way, self._kept_arrays, (scratch, ahead_scratch, source), mapped)
         self._end = weakref.finalize(self, _end, library, self.handle, kept, CLOSE_WAIT_S)
 
     def prepare(self, records: Sequence[Record], arrays: SlotArrays) -> CompiledBatch:
@@ -331,9 +335,20 @@ class CompiledLanes:
             _end(library, handle, kept, wait_s)
 
 
-def _end(library: LaneLibrary, handle: int, kept: object, wait_s: float) -> None:
+class _Kept(NamedTuple):
+    """What threads use until they end."""
+
+    under_way: set[CompiledCompletion]
+    arrays: dict[int, SlotArrays]
+    others: tuple[object, ...]
+    mapped: MappedFiles | None
+
+
+def _end(library: LaneLibrary, handle: int, kept: _Kept, wait_s: float) -> None:
+    if kept.mapped is not None:
+        kept.mapped.stop()
     if not library.lanes_close(handle, int(1000 * wait_s)):
-        library.lanes_release(handle)
+        _release(library, handle, kept)
         return
     try:
         threading.Thread(target=_outlast, args=(library, handle, kept), name="slotstream-closing", daemon=True).start()
@@ -341,12 +356,18 @@ def _end(library: LaneLibrary, handle: int, kept: object, wait_s: float) -> None
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
-def _outlast(library: LaneLibrary, handle: int, kept: object) -> None:
+def _outlast(library: LaneLibrary, handle: int, kept: _Kept) -> None:
     """Wait for a disk that does not answer, and keep until then what its answer is written to."""
     while library.lanes_close(handle, WAIT_MS):
         pass
+    _release(library, handle, kept)
+
+
+def _release(library: LaneLibrary, handle: int, kept: _Kept) -> None:
+    """Let everything go after the last thread."""
     library.lanes_release(handle)
-    del kept
+    if kept.mapped is not None:
+        kept.mapped.close()
 
 
 def can_read(layout: ExpertLayout, memory: SlotMemory) -> bool:

@@ -46,6 +46,7 @@ __device__ inline void slotstream_copy(const slotstream_pieces& pieces) {
 }
 extern "C" __global__ void slotstream_copy_pieces(const slotstream_pieces pieces) {
   if (pieces.unit == 16) slotstream_copy<uint4>(pieces);
+  else if (pieces.unit == 8) slotstream_copy<uint2>(pieces);
   else if (pieces.unit == 4) slotstream_copy<unsigned int>(pieces);
   else slotstream_copy<unsigned char>(pieces);
 }

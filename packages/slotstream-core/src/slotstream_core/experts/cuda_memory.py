@@ -18,7 +18,7 @@ import numpy as np
 
 from slotstream_core.errors import BackendError
 from slotstream_core.experts.copy_kernel import Grid, Pieces, compile_copy_kernel
-from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, HostMemory, SlotMemory
+from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, HostMemory, HostPins, SlotMemory
 
 logger = logging.getLogger("slotstream.experts")
 
@@ -26,6 +26,7 @@ RUNTIME = "libcudart.so.13"
 COPY_DEFAULT = 4  # cudaMemcpyDefault: the runtime sees from the addresses which way it goes
 STREAM_NON_BLOCKING = 1
 ADVISE_PREFERRED_LOCATION = 3
+REGISTER_FOR_READING = 0x01 | 0x02 | 0x08  # cudaHostRegisterPortable, Mapped, ReadOnly
 LOCATION_DEVICE = 1
 PROOF_BYTES = 1 << 16
 
@@ -88,6 +89,11 @@ class CudaMemory:
             kernel=self._kernel,
         )
 
+    @property
+    def pins(self) -> HostPins | None:
+        """See `SlotMemory.pins`: the kernel fetches."""
+        return self if self._kernel else None
+
     def use_kernel(self) -> None:
         """Have compiled lanes copy with one kernel instead of piece by piece, once it has copied bytes rightly here.
 
@@ -95,22 +101,32 @@ class CudaMemory:
             BackendError: It cannot be compiled, or does not.
         """
         kernel = compile_copy_kernel(self._runtime, device=self._device.id)
-        for unit in (16, 4, 1):
+        for unit in (16, 8, 4, 1):
             self._prove_kernel(kernel, unit)
         self._kernel = kernel
 
     def _prove_kernel(self, kernel: int, unit: int) -> None:
         """Copy two pieces with lengths that are multiples of ``unit`` by the kernel, and back by the runtime."""
-        data, found = self.buffer(PROOF_BYTES), self.buffer(PROOF_BYTES)
+        data, first = self.buffer(PROOF_BYTES), 777 * unit
         data[:] = np.random.default_rng(unit).integers(0, 256, PROOF_BYTES, dtype=np.uint8)
+        found = self._through_kernel(kernel, unit, data.ctypes.data, [first, PROOF_BYTES - first])
+        if not np.array_equal(np.roll(data, -first), found):
+            raise BackendError("the copy kernel does not copy what it is given")
+
+    def _through_kernel(self, kernel: int, unit: int, address: int, lengths: list[int]) -> Bytes:
+        """Return adjoining pieces of the host's memory in the other order, fetched by the kernel."""
+        total = sum(lengths)
+        found, place = self.buffer(total), ctypes.c_void_p()
         found[:] = 0
-        place = ctypes.c_void_p()
-        self._require(self._runtime.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(PROOF_BYTES)), "taking memory")
-        first, base = 777 * unit, place.value or 0
-        pieces = Pieces(count=2, unit=unit)
-        pieces.ends[:2] = [777, PROOF_BYTES // unit]
-        pieces.origin[:2] = [data.ctypes.data, data.ctypes.data + first]
-        pieces.target[:2] = [base + PROOF_BYTES - first, base]  # in the other order
+        self._require(self._runtime.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(total)), "taking memory")
+        base = place.value or 0
+        pieces = Pieces(count=len(lengths), unit=unit)
+        done = 0
+        for piece, length in enumerate(lengths):
+            pieces.origin[piece] = address + done
+            done += length
+            pieces.ends[piece] = done // unit
+            pieces.target[piece] = base + total - done
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pieces))
         try:
             self._require(
@@ -118,14 +134,35 @@ class CudaMemory:
                 "copying by a kernel",
             )
             self._require(
-                self._runtime.cudaMemcpyAsync(found.ctypes.data, base, PROOF_BYTES, COPY_DEFAULT, self._stream()),
+                self._runtime.cudaMemcpyAsync(found.ctypes.data, base, total, COPY_DEFAULT, self._stream()),
                 "copying from the device",
             )
             self.finish()
         finally:
             self._runtime.cudaFree(place)
-        if not np.array_equal(np.roll(data, -first), found):
-            raise BackendError("the copy kernel does not copy what it is given")
+        return found
+
+    def register(self, address: int, byte_count: int) -> None:
+        """See `HostPins.register`."""
+        place = ctypes.c_void_p(address)
+        self._require(
+            self._runtime.cudaHostRegister(place, ctypes.c_size_t(byte_count), ctypes.c_uint(REGISTER_FOR_READING)),
+            f"pinning {byte_count:,} bytes of a mapped file",
+        )
+        seen = ctypes.c_void_p()
+        code = self._runtime.cudaHostGetDevicePointer(ctypes.byref(seen), place, ctypes.c_uint(0))
+        if code or seen.value != address:
+            self.unregister(address)
+            self._require(code, "asking where the device finds pinned memory")
+            raise BackendError("the device finds pinned memory at another address than the host")
+
+    def unregister(self, address: int) -> None:
+        """See `HostPins.unregister`."""
+        self._require(self._runtime.cudaHostUnregister(ctypes.c_void_p(address)), "letting pinned memory go")
+
+    def fetch(self, address: int, byte_count: int) -> bytes:
+        """See `HostPins.fetch`."""
+        return self._through_kernel(self._kernel, 1, address, [byte_count]).tobytes()
 
     def buffer(self, byte_count: int) -> Bytes:
         """See `SlotMemory.buffer`: pinned, so that the device fetches from it at the bus's speed."""

@@ -22,6 +22,7 @@ from typing import Self
 from slotstream_core.errors import ExpertReadError, SettingError
 from slotstream_core.experts.batches import Batch, DemandGate, Piece, ReadBatch, Record, Segment
 from slotstream_core.experts.compiled import CLOSE_WAIT_S, CompiledBatch, CompiledLanes, LaneScratch, can_read
+from slotstream_core.experts.mapped_files import MappedFiles, open_mapped_files
 from slotstream_core.experts.slot_memory import LARGE_PAGE_BYTES, Bytes, HostMemory, SlotMemory
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import ExpertSource
@@ -59,6 +60,7 @@ class ExpertReader:
 
     Attributes:
         compiled: Whether compiled lanes read.
+        mapped: What a device may fetch from pinned files instead of having it read; None where it may not.
         ahead_scratch_bytes: Scratch of all lanes that read ahead; their batches hold one record.
     """
 
@@ -85,6 +87,7 @@ class ExpertReader:
         self._scratch_bytes = largest + 2 * source.alignment
         self._ahead_part_bytes = min(largest, source.layout.record_bytes) + 2 * source.alignment
         self.ahead_scratch_bytes = ahead_lane_count * self._ahead_part_bytes
+        self.mapped: MappedFiles | None = None
         self._lanes: list[threading.Thread] = []
         self._compiled = self._open_compiled(native)
         if self._compiled is None:
@@ -112,6 +115,7 @@ class ExpertReader:
         scratch = _scratch(self.memory, self.lane_count * each + 1, demand_bytes)
         ahead_scratch = _scratch(self.memory, self.ahead_lane_count * each, ahead_bytes)
         self.ahead_scratch_bytes = self.ahead_lane_count * each * ahead_bytes
+        self.mapped = open_mapped_files(library, self.source, self.memory.pins)
         return CompiledLanes(
             library,
             self.source,
@@ -121,6 +125,7 @@ class ExpertReader:
             job_bytes=part_bytes or JOB_BYTES,
             part_bytes=part_bytes,
             copies=None if self.memory.direct else self.memory.copies,
+            mapped=self.mapped,
         )
 
     def __enter__(self) -> Self:

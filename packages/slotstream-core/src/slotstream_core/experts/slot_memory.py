@@ -35,6 +35,31 @@ class DeviceCopies:
     kernel: int = 0
 
 
+class HostPins(Protocol):
+    """Makes memory of the host that is in use already known to a device, which then fetches from it. Any thread."""
+
+    def register(self, address: int, byte_count: int) -> None:
+        """Pin whole pages that are only read, until `unregister`.
+
+        Raises:
+            BackendError: The driver refuses.
+        """
+
+    def unregister(self, address: int) -> None:
+        """Undo a `register` of this address; nothing may be fetching from there.
+
+        Raises:
+            BackendError: The driver refuses.
+        """
+
+    def fetch(self, address: int, byte_count: int) -> bytes:
+        """Return what the device finds in registered memory, fetched as records are.
+
+        Raises:
+            BackendError: It cannot.
+        """
+
+
 class SlotMemory(Protocol):
     """Where slots lie.  `put` and `finish` are called by reader lanes, several at once."""
 
@@ -49,6 +74,10 @@ class SlotMemory(Protocol):
     @property
     def copies(self) -> DeviceCopies | None:
         """What `put` and `finish` call, where nothing else belongs to them."""
+
+    @property
+    def pins(self) -> HostPins | None:
+        """What lets the device fetch from files in memory; None where it cannot."""
 
     def buffer(self, byte_count: int) -> Bytes:
         """Return host memory that lanes read into, uint8 [byte_count], kept for as long as this object."""
@@ -81,6 +110,7 @@ class HostMemory:
     direct = True
     apart = False
     copies: DeviceCopies | None = None
+    pins: HostPins | None = None
 
     def __init__(self, *, apart: bool = False) -> None:
         self.apart = apart

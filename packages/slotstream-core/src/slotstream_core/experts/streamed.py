@@ -134,6 +134,22 @@ class StreamedExperts:
         """Scratch of the lanes that read ahead, where it lies in the memory that a plan divides; else 0."""
         return 0 if self._reader.memory.apart else self._reader.ahead_scratch_bytes
 
+    def pin_files(self, most_bytes: int) -> None:
+        """Begin to pin the files of the experts for a device to fetch from, and return at once; see `MappedFiles.pin`.
+
+        Where the device cannot, or files are not read through the page cache, nothing happens.
+
+        Args:
+            most_bytes: Of the host's memory, which the system may not take back then.
+        """
+        if self._reader.mapped is not None and most_bytes > 0:
+            self._reader.mapped.pin(most_bytes)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of files that are pinned now."""
+        return 0 if self._reader.mapped is None else self._reader.mapped.pinned_bytes
+
     def load_all(self) -> None:
         """Read every expert, so that nothing is read later. Counted as misses.
 

@@ -1,4 +1,4 @@
-"""The C functions of the reading lanes (csrc/lanes.h, csrc/mirrors.h) as ctypes sees them.
+"""The C functions of the reading lanes (csrc/lanes.h, csrc/mapped.h, csrc/mirrors.h) as ctypes sees them.
 
 Calls that only keep books hold the interpreter lock, since handing it over would cost more than they take; the two that
 wait release it.
@@ -55,6 +55,7 @@ class LaneSettings(ctypes.Structure):
         ("launch", c_void_p),
         ("kernel", c_void_p),
         ("mirrors", c_void_p),
+        ("mapped", c_void_p),
     ]
 
 
@@ -138,6 +139,9 @@ _SHORT: Final = {
     "ss_batch_retract": (c_int32, [c_void_p]),
     "ss_batch_failures": (c_int64, [c_void_p, c_void_p, c_int64]),
     "ss_batch_release": (None, [c_void_p]),
+    "ss_mapped_create": (c_int32, [c_void_p, c_int64, ctypes.POINTER(c_void_p)]),
+    "ss_mapped_extend": (c_int32, [c_void_p, c_int64, c_void_p, c_int64]),
+    "ss_mapped_release": (None, [c_void_p]),
     "ss_mirrors_create": (c_int32, [c_int32, ctypes.POINTER(c_void_p)]),
     "ss_mirrors_release": (None, [c_void_p]),
     "ss_mirrors_choose": (c_int32, [c_void_p, c_int64, c_int64]),
@@ -192,6 +196,9 @@ class LaneLibrary:
         self.batch_retract = holding.ss_batch_retract
         self.batch_failures = holding.ss_batch_failures
         self.batch_release = holding.ss_batch_release
+        self.mapped_create = holding.ss_mapped_create
+        self.mapped_extend = holding.ss_mapped_extend
+        self.mapped_release = holding.ss_mapped_release
         self.mirrors_create = holding.ss_mirrors_create
         self.mirrors_release = holding.ss_mirrors_release
         self.mirrors_choose = holding.ss_mirrors_choose

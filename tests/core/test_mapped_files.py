@@ -1,0 +1,335 @@
+"""Files that a device fetches from itself: the same bytes, nothing read, and everything else as with lanes."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotstream_core.errors import BackendError, CheckpointDamaged, ExpertReadError
+from slotstream_core.experts import mapped_files as module
+from slotstream_core.experts.batches import Record
+from slotstream_core.experts.mapped_files import regions_of
+from slotstream_core.experts.mirrors import MirroredExperts
+from slotstream_core.experts.reader import ExpertReader
+from slotstream_core.experts.slot_memory import HostPins
+from slotstream_core.experts.slots import SlotArrays
+from slotstream_core.experts.sources import StoredExperts
+from slotstream_core.experts.streamed import StreamedExperts
+from slotstream_core.native.binding import library_path
+from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file, read_batch
+from tests.core.native.test_device_lanes import ScriptedDevice
+
+pytestmark = pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
+
+LAYERS, EXPERTS = 6, 40
+"""Of a file of some 70 pages."""
+
+
+class PinningDevice(ScriptedDevice):
+    """A device that fetches from what was registered, and says what it copied from there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pins: HostPins | None = self
+        self.registered: dict[int, int] = {}
+        self.refusal_at: int | None = None
+        self.lies = False
+        self.keeps_pages = False
+        self.fetched = 0
+        self.unregistered_in_use = False
+        self.open_gate = threading.Event()
+        self.open_gate.set()
+        self.entered = threading.Semaphore(0)
+
+    def register(self, address: int, byte_count: int) -> None:
+        assert address % mmap.PAGESIZE == byte_count % mmap.PAGESIZE == 0
+        for start, size in self.registered.items():
+            assert address + byte_count <= start or start + size <= address
+        if len(self.registered) == self.refusal_at:
+            raise BackendError("pinning failed: the CUDA runtime says 801")
+        self.registered[address] = byte_count
+
+    def unregister(self, address: int) -> None:
+        self.unregistered_in_use |= any(self._begun.values())
+        del self.registered[address]
+
+    def fetch(self, address: int, byte_count: int) -> bytes:
+        assert self._is_registered(address, byte_count)
+        return b"?" * byte_count if self.lies else ctypes.string_at(address, byte_count)
+
+    def _is_registered(self, address: int, byte_count: int) -> bool:
+        pages = range(address // mmap.PAGESIZE, (address + byte_count - 1) // mmap.PAGESIZE + 1)
+        spans = list(self.registered.items())
+        return all(any(start <= page * mmap.PAGESIZE < start + size for start, size in spans) for page in pages)
+
+    def _copy(self, target: int, source: int, byte_count: int, direction: int, stream: int) -> int:
+        self.entered.release()
+        self.open_gate.wait()
+        pinned = self._is_registered(source, byte_count)
+        self.fetched += pinned * byte_count
+        if pinned and self.keeps_pages:  # of a file that became shorter, which only the device may look at
+            return 0
+        return super()._copy(target, source, byte_count, direction, stream)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Iterator[ExpertFile]:
+    with expert_file(tmp_path, layers=LAYERS, experts=EXPERTS) as stored:
+        yield stored
+
+
+@pytest.fixture(autouse=True)
+def steps_of_a_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP_BYTES", 3 * mmap.PAGESIZE)
+
+
+@contextmanager
+def reading(
+    stored: ExpertFile, device: PinningDevice, *, pinned_bytes: int = 1 << 40, lanes: int = 3, ahead: int = 2
+) -> Iterator[tuple[ExpertReader, SlotArrays]]:
+    layout = stored.layout("BF16")
+    with (
+        StoredExperts(layout) as source,
+        ExpertReader(source, lane_count=lanes, ahead_lane_count=ahead, memory=device, native=True) as reader,
+    ):
+        assert reader.mapped is not None
+        reader.mapped.pin(pinned_bytes)
+        assert reader.mapped.finished.wait(240)
+        yield reader, SlotArrays(layout, 32, device)
+
+
+def check_slots(stored: ExpertFile, arrays: SlotArrays, records: list[Record]) -> None:
+    for record in records:
+        for kind, view in enumerate(arrays.views):
+            assert view[record.slot].tobytes() == stored.bytes_of(arrays.layout, record.layer, record.expert, kind)
+
+
+def random_records(random: np.random.Generator, count: int, *, checked: bool) -> list[Record]:
+    keys = random.choice(LAYERS * EXPERTS, count, replace=False).tolist()
+    return [Record(*divmod(int(key), EXPERTS), slot, checked) for slot, key in enumerate(keys)]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_records_arrive_as_they_lie_on_disk_whatever_is_pinned(many: ExpertFile, share: float) -> None:
+    device, random = PinningDevice(), np.random.default_rng(7)
+    layout = many.layout("BF16")
+    whole = LAYERS * EXPERTS * layout.record_bytes
+    with reading(many, device, pinned_bytes=int(share * whole)) as (reader, arrays):
+        assert reader.mapped is not None
+        pinned = reader.mapped.pinned_bytes
+        assert share * whole - mmap.PAGESIZE < pinned <= max(share * whole, reader.mapped.byte_count * (share == 1))
+        read = 0
+        for turn in range(40):
+            ahead = turn % 3 == 2
+            records = random_records(random, 1 if ahead else int(random.integers(1, 33)), checked=turn % 2 == 1)
+            batch = read_batch(reader, arrays, records, ahead=ahead)
+            assert batch.errors == {}
+            assert batch.bytes_read == len(records) * layout.record_bytes
+            read += batch.bytes_read
+            check_slots(many, arrays, records)
+    assert (device.fetched > 0) == (share > 0)
+    assert device.fetched < read  # what is to be checked is read
+    assert device.overwritten == 0
+    assert device.registered == {}
+    assert not device.unregistered_in_use
+
+
+def test_what_need_not_be_checked_is_not_read_at_all(many: ExpertFile) -> None:
+    device = PinningDevice()
+    with reading(many, device) as (reader, arrays):
+        records = [Record(5, 39, 0, False), Record(0, 0, 1, False)]
+        batch = read_batch(reader, arrays, records)
+        check_slots(many, arrays, records)
+        assert device.fetched == batch.bytes_read == 2 * reader.source.layout.record_bytes
+        before = device.fetched
+        read_batch(reader, arrays, [Record(5, 39, 0, True)])
+        weights = sum(kind.disk_bytes for kind in reader.source.layout.kinds if kind.part == "weight")
+        assert device.fetched - before == weights
+
+
+def test_scales_that_are_not_finite_are_found_in_a_pinned_file(many: ExpertFile) -> None:
+    layout = many.layout("BF16")
+    place = layout.extents(1, 2)[4]
+    with place.path.open("r+b") as out:
+        out.seek(place.offset + 6)
+        out.write(b"\x80\x7f")  # infinity
+    with reading(many, PinningDevice()) as (reader, arrays):
+        batch = read_batch(reader, arrays, [Record(1, 2, 0, True), Record(1, 3, 1, True)])
+        assert list(batch.errors) == [0]
+        assert isinstance(batch.errors[0], CheckpointDamaged)
+
+
+def test_the_host_looks_at_no_page_of_a_file_that_became_shorter(many: ExpertFile) -> None:
+    device = PinningDevice()
+    with reading(many, device) as (reader, arrays):
+        device.keeps_pages = True
+        with many.path.open("r+b") as out:
+            out.truncate(100)
+        batch = read_batch(reader, arrays, [Record(5, 2, 0, True), Record(5, 3, 1, False)])
+        assert list(batch.errors) == [0]
+        assert isinstance(batch.errors[0], ExpertReadError)
+        assert "the file ends there" in str(batch.errors[0])
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.usefixtures("compiled_code_on")
+def test_a_device_that_fails_publishes_nothing(many: ExpertFile, begun: bool) -> None:
+    device = PinningDevice()
+    layout = many.layout("BF16")
+    with (
+        StoredExperts(layout) as source,
+        StreamedExperts(source, slot_count=40, lane_count=2, memory=device) as experts,
+    ):
+        experts.pin_files(1 << 40)
+        assert experts.pool.reader.mapped is not None
+        assert experts.pool.reader.mapped.finished.wait(240)
+        assert experts.pinned_bytes == experts.pool.reader.mapped.byte_count
+        if begun:
+            device.copy_code = lambda number: 700 if number == 3 else 0
+        else:
+            device.finish_code = lambda number: 700 if number == 1 else 0
+        lease = experts.request(1, [2, 5])
+        with pytest.raises(BackendError, match="the CUDA runtime says 700"):
+            lease.wait()
+        experts.pool.check_integrity()
+        assert experts.pool.resident_count < 2
+        device.copy_code = device.finish_code = lambda number: 0
+        again = experts.request(1, [2, 5])
+        again.wait()
+        for expert, slot in zip((2, 5), again.slots, strict=True):
+            check_slots(many, experts.pool.slots, [Record(1, expert, slot, False)])
+        again.release()
+
+
+def test_a_driver_that_refuses_leaves_the_rest_to_the_lanes(many: ExpertFile, caplog: pytest.LogCaptureFixture) -> None:
+    device = PinningDevice()
+    device.refusal_at = 2
+    with caplog.at_level(logging.WARNING), reading(many, device) as (reader, arrays):
+        assert reader.mapped is not None
+        assert reader.mapped.pinned_bytes == 2 * module.STEP_BYTES
+        records = random_records(np.random.default_rng(1), 32, checked=False)
+        assert read_batch(reader, arrays, records).errors == {}
+        check_slots(many, arrays, records)
+    assert [record.message for record in caplog.records if "pinned" in record.message] == [
+        "0.00 GB of the files of experts are pinned, the others are read, which is slower: "
+        "pinning failed: the CUDA runtime says 801"
+    ]
+
+
+def test_a_device_that_does_not_fetch_what_is_there_is_not_used(
+    many: ExpertFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = PinningDevice()
+    device.lies = True
+    with reading(many, device) as (reader, arrays):
+        records = [Record(0, 0, 0, False)]
+        read_batch(reader, arrays, records)
+        check_slots(many, arrays, records)
+        assert device.fetched == 0
+    assert "does not fetch the bytes of a mapped file" in caplog.text
+    assert device.registered == {}
+
+
+def test_a_file_that_was_replaced_is_not_mapped(many: ExpertFile, caplog: pytest.LogCaptureFixture) -> None:
+    device = PinningDevice()
+    layout = many.layout("BF16")
+    with StoredExperts(layout) as source, ExpertReader(source, lane_count=1, memory=device, native=True) as reader:
+        contents = many.path.read_bytes()
+        many.path.unlink()
+        many.path.write_bytes(contents[::-1])
+        assert reader.mapped is not None
+        reader.mapped.pin(1 << 40)
+        assert reader.mapped.finished.wait(240)
+        assert reader.mapped.pinned_bytes == 0
+    assert "replaced or became shorter" in caplog.text
+
+
+def test_closing_waits_for_copies_under_way_before_anything_is_unmapped(many: ExpertFile) -> None:
+    device = PinningDevice()
+    device.open_gate.clear()
+    with reading(many, device, lanes=1, ahead=0) as (reader, arrays):
+        batch = reader.prepare([Record(0, 1, 0, False)], arrays)
+        reader.submit(batch)
+        device.entered.acquire()
+        closing = threading.Thread(target=reader.close)
+        closing.start()
+        assert device.registered
+        device.open_gate.set()
+        closing.join(240)
+        assert not closing.is_alive()
+        assert batch.done.wait(240)
+        assert batch.errors == {}
+    assert device.registered == {}
+    assert not device.unregistered_in_use
+
+
+def test_reads_ahead_are_taken_back_before_they_begin(many: ExpertFile) -> None:
+    device = PinningDevice()
+    device.open_gate.clear()
+    with reading(many, device, lanes=1, ahead=2) as (reader, arrays):
+        batches = [reader.prepare([Record(0, slot, slot, False)], arrays) for slot in range(12)]
+        for batch in batches:
+            reader.submit_ahead(batch)
+        device.entered.acquire()
+        taken_back = [batch.retract() for batch in batches]
+        device.open_gate.set()
+        assert taken_back[-1]
+        assert sum(taken_back) >= 10  # no more than two are begun
+        for batch in batches:
+            assert batch.done.wait(240)
+            assert batch.errors == {} or batch.cancelled
+
+
+def test_pinning_ends_when_the_lanes_are_closed(many: ExpertFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, going = PinningDevice(), threading.Event()
+    bring = module._bring
+
+    def slow(fd: int, offset: int, byte_count: int) -> bytes:
+        going.set()
+        device.open_gate.wait()
+        return bring(fd, offset, byte_count)
+
+    monkeypatch.setattr(module, "_bring", slow)
+    monkeypatch.setattr(module, "STOP_WAIT_S", 0.0)
+    device.open_gate.clear()
+    layout = many.layout("BF16")
+    with StoredExperts(layout) as source:
+        reader = ExpertReader(source, lane_count=1, memory=device, native=True)
+        mapped = reader.mapped
+        assert mapped is not None
+        mapped.pin(1 << 40)
+        assert going.wait(240)
+        reader.close()
+        assert not mapped.finished.is_set()
+    device.open_gate.set()
+    assert mapped.finished.wait(240)
+    mapped.close()
+    assert device.registered == {}
+    assert mapped.pinned_bytes == 0
+    mapped.pin(1 << 40)
+    assert mapped.finished.is_set()
+
+
+def test_only_files_that_the_system_reads_through_its_page_cache_are_mapped(many: ExpertFile) -> None:
+    layout = many.layout("BF16")
+    with (
+        StoredExperts(layout) as source,
+        StoredExperts(layout, direct=True) as direct,
+        StoredExperts(layout, native=False) as by_python,
+        ScriptedSource(layout) as scripted,
+    ):
+        assert [(region.start, region.end) for region in regions_of(source)] == [(0, many.path.stat().st_size)]
+        if direct.alignment > 1:
+            assert regions_of(direct) == []
+        assert regions_of(by_python) == regions_of(scripted) == []
+        assert regions_of(MirroredExperts([source, direct], [many.path, many.path])) == []
+        with ExpertReader(source, lane_count=1, native=True) as reader:
+            assert reader.mapped is None
