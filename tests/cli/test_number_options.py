@@ -14,6 +14,7 @@ FINITE = (
     ("run", "--temperature"),
     ("run", "--top-p"),
     ("run", "--min-p"),
+    ("run", "--pinned-gb"),
     ("run", "--presence-penalty"),
     ("run", "--max-prefill-wait"),
     ("chat", "--temperature"),
@@ -50,6 +51,21 @@ OUTSIDE = (
     ("prefill-schedule", "--tokens", "99999999999999999999"),
     ("prefill-schedule", "--from", "-1"),
 )
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "on", ""])
+def test_what_is_no_size_of_pinned_files_is_refused_by_name(value: str) -> None:
+    result = CliRunner().invoke(main, ["serve", "--pinned-gb", value])
+    assert result.exit_code == 2, result.output
+    assert f"{value!r} is neither auto nor off nor a size in GB" in " ".join(result.output.split())
+
+
+def test_pinned_files_are_refused_where_no_nvidia_gpu_would_fetch_from_them() -> None:
+    result = CliRunner().invoke(main, ["doctor", "--sim-ram", "64", "--pinned-gb", "3"])
+    assert result.exit_code == 2, result.output
+    assert "leave it out" in result.output
+    for size in ("auto", "off"):
+        assert CliRunner().invoke(main, ["doctor", "--sim-ram", "64", "--pinned-gb", size]).exit_code == 0
 
 
 @pytest.mark.parametrize(("command", "option", "value"), OUTSIDE)

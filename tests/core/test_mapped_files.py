@@ -23,12 +23,15 @@ from slotstream_core.experts.slot_memory import HostPins
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.experts.streamed import StreamedExperts
+from slotstream_core.loading import pin_files
 from slotstream_core.native.binding import library_path
+from slotstream_planner import Machine, PlanRequest, plan, published_geometry
 from tests.core.expert_files import ExpertFile, ScriptedSource, expert_file, read_batch
 from tests.core.native.test_device_lanes import ScriptedDevice
 
 pytestmark = pytest.mark.skipif(library_path() is None, reason="installed without a compiler")
 
+GB = 10**9
 LAYERS, EXPERTS = 6, 40
 """Of a file of some 70 pages."""
 
@@ -236,6 +239,26 @@ def test_a_device_that_does_not_fetch_what_is_there_is_not_used(
         assert device.fetched == 0
     assert "does not fetch the bytes of a mapped file" in caplog.text
     assert device.registered == {}
+
+
+def test_what_cannot_be_pinned_is_said_when_it_was_asked_for(
+    many: ExpertFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(
+        kind="cuda", ram_bytes=40 * GB, available_bytes=40 * GB, working_set_bytes=None, cores=4,
+        host_available_bytes=200 * GB,
+    )  # fmt: skip
+    said: dict[float | str, list[int]] = {}
+    with StreamedExperts(StoredExperts(many.layout()), slot_count=2, lane_count=1) as experts:
+        assert experts.pinned_bytes == 0
+        for size in (1.5, "auto", "off"):
+            caplog.clear()
+            with caplog.at_level(logging.INFO):
+                pin_files(experts, plan(published_geometry(), machine, PlanRequest(pinned_gb=size)))
+            said[size] = [
+                record.levelno for record in caplog.records if "files of experts are not pinned" in record.message
+            ]
+    assert said == {1.5: [logging.WARNING], "auto": [logging.INFO], "off": []}
 
 
 def test_a_file_that_was_replaced_is_not_mapped(many: ExpertFile, caplog: pytest.LogCaptureFixture) -> None:

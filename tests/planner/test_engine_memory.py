@@ -28,7 +28,7 @@ DEVICE = Machine(
     host_available_bytes=100 * GB,
 )  # fmt: skip
 PROCESSOR = Machine(kind="linux", ram_bytes=64 * GB, available_bytes=60 * GB, working_set_bytes=None, cores=2)
-REQUEST = PlanRequest(max_context=32_768)
+REQUEST = PlanRequest(max_context=32_768, pinned_gb="off")
 
 
 def held(machine: Machine, *, drafts: bool = False, lanes: int | None = None, rows: int = 4096) -> EngineMemory:
@@ -113,7 +113,8 @@ def test_a_host_without_room_for_pinned_memory_is_refused_with_the_numbers() -> 
 def test_conversations_beside_a_device_are_kept_in_the_hosts_memory_and_leave_the_device_to_experts() -> None:
     small = replace(DEVICE, ram_bytes=40 * GB, working_set_bytes=40 * GB, available_bytes=40 * GB)
     kept, none = (
-        plan(PUBLISHED, small, PlanRequest(max_context=65_536, prefix_cache=cached)) for cached in ("on", "off")
+        plan(PUBLISHED, small, PlanRequest(max_context=65_536, prefix_cache=cached, pinned_gb="off"))
+        for cached in ("on", "off")
     )
     ledger = kept.ledger
     assert kept.retained_tokens == 65_536  # a whole conversation

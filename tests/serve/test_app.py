@@ -64,6 +64,7 @@ def test_the_server_answers_for_itself(hello: ScriptedEngine) -> None:
     assert status["active_requests"] == 0
     assert status["idle_exit_minutes"] is None
     assert status["memory_limit_gb"] is None
+    assert status["memory_pinned_gb"] is None
 
 
 def test_info_routes_answer_get_head_post_and_delete(hello: ScriptedEngine) -> None:

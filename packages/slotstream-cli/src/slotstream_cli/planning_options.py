@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -32,6 +33,28 @@ class _Window(click.ParamType["int | Literal['auto']"]):
             self.fail(f"{value!r} is neither auto nor a whole number of tokens", param, ctx)
 
 
+_MAX_GB = 1e9
+
+
+class _Pinned(click.ParamType["float | Literal['auto', 'off']"]):
+    """`auto`, `off` or a size in GB."""
+
+    name = "auto|off|gb"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | Literal["auto", "off"]:
+        if value in ("auto", "off"):
+            return "auto" if value == "auto" else "off"
+        try:
+            size = float(value)
+        except ValueError:
+            size = math.nan
+        if not 0 < size < _MAX_GB:
+            self.fail(f"{value!r} is neither auto nor off nor a size in GB", param, ctx)
+        return size
+
+
 _WINDOW = click.option(
     "--max-context",
     type=_Window(),
@@ -46,6 +69,13 @@ _BUDGET = (
     click.option("--memory-gb", type=float, help="Fixed memory budget of the whole process in GB."),
     click.option("--memory-limit-gb", type=float, help="Ceiling of an adaptive budget in GB; excludes fixed sizes."),
     click.option("--max-ram-percent", type=float, help="Largest share of RAM an automatic budget takes (70)."),
+    click.option(
+        "--pinned-gb",
+        type=_Pinned(),
+        default="auto",
+        show_default=True,
+        help="Expert files pinned in host memory, from where an NVIDIA GPU fetches; auto: what the host can spare.",
+    ),
 )
 """How much memory may be used."""
 
@@ -130,6 +160,7 @@ def make_size_request(
         memory_gb=options["memory_gb"],
         memory_limit_gb=options["memory_limit_gb"],
         max_ram_percent=options["max_ram_percent"],
+        pinned_gb=options["pinned_gb"],
         max_context=options.get("max_context", "auto"),
         lookahead=options.get("lookahead", "auto"),
         mtp=options.get("mtp", "auto"),
@@ -152,6 +183,7 @@ def make_request(
     memory_gb: float | None,
     memory_limit_gb: float | None,
     max_ram_percent: float | None,
+    pinned_gb: float | Literal["auto", "off"],
     lookahead: Literal["auto", "on", "off"],
     mtp: Literal["auto", "on", "off"],
     vision: Literal["auto", "on", "off"],
@@ -165,6 +197,7 @@ def make_request(
         memory_gb=memory_gb,
         memory_limit_gb=memory_limit_gb,
         max_ram_percent=max_ram_percent,
+        pinned_gb=pinned_gb,
         max_context=max_context,
         lookahead=lookahead,
         mtp=mtp,

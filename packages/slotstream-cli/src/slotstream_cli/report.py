@@ -84,6 +84,8 @@ class RunReport:
                 f"lookahead {experts.ahead_records:,} records read ahead, {experts.ahead_used:,} of them used, "
                 f"{experts.wasted_bytes / 1e6:,.1f} MB wasted"
             )
+        if pinned := self._engine.pinned_bytes:
+            self._line(f"pinned {pinned / 1e6:,.1f} MB of expert files, which the device fetches from")
         if (drafts := finished.drafts) is not None:
             passes = sum(drafts.passes_by_depth)
             share = drafts.accepted / drafts.drafted if drafts.drafted else 0.0
@@ -138,6 +140,7 @@ class RunReport:
             "record_layout": self._engine.reading.layout,
             "direct_reads": self._engine.reading.direct,
             "direct_reads_reason": self._engine.reading.access.reason,
+            "pinned_bytes": self._engine.pinned_bytes,
             "bytes_by_directory": {str(path): n for path, n in self._engine.reading.bytes_by_directory.items()},
         }
 

@@ -120,6 +120,11 @@ class Engine:
         return self._loaded.reading
 
     @property
+    def pinned_bytes(self) -> int:
+        """What is pinned now of the experts' files, for an NVIDIA GPU to fetch from."""
+        return self._loaded.experts.pinned_bytes
+
+    @property
     def pool(self) -> ExpertsPool:
         """The expert pool, as a governor resizes it between requests; see `held`."""
         return ExpertsPool(self._loaded.experts)

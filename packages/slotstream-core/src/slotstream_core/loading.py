@@ -164,6 +164,7 @@ def load_model(
         model = resources.enter_context(build_model(checkpoint, experts, backend, draft_experts=drafting))
         forecaster = _look_ahead(checkpoint, model, experts, backend, memory_plan, options) if reads_ahead else None
         _start_warm(warm_directory, stacked, experts, options, resources)
+        pin_files(experts, memory_plan)
         return LoadedModel(
             checkpoint=checkpoint,
             experts=experts,
@@ -202,11 +203,23 @@ def _open_trunk(
         stacked,
         "trunk",
         options=options,
-        available_bytes=_cache_bytes(memory_plan),
+        available_bytes=memory_plan.page_cache_bytes,
         resources=resources,
     )
     logger.info("%s", reading.describe())
     return reading
+
+
+def pin_files(experts: StreamedExperts, memory_plan: MemoryPlan) -> None:
+    """Begin to pin what the plan charges of the experts' files; say so where that cannot be."""
+    wanted = memory_plan.ledger.pinned_file_bytes
+    if wanted and not experts.pin_files(wanted):
+        asked = memory_plan.request.pinned_gb != "auto"
+        logger.log(
+            logging.WARNING if asked else logging.INFO,
+            "files of experts are not pinned: that takes compiled lanes, the copy kernel, one directory and reads "
+            "through the page cache",
+        )
 
 
 def _start_warm(
@@ -298,13 +311,6 @@ def plan_here(directory: Path, backend: Backend, request: PlanRequest) -> Memory
 def slot_memory(backend: Backend) -> SlotMemory:
     """Return how bytes reach the slots of this backend."""
     return cuda_memory() if backend.kind == "cuda" else HostMemory()
-
-
-def _cache_bytes(memory_plan: MemoryPlan) -> int:
-    """Memory that the plan leaves to the page cache."""
-    machine = memory_plan.machine
-    available = machine.available_bytes if machine.available_bytes is not None else machine.ram_bytes
-    return available - memory_plan.expected_peak_bytes
 
 
 def _check_plan(memory_plan: MemoryPlan, layout: ExpertLayout) -> None:

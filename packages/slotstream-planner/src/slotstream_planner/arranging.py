@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from slotstream_planner.charges import (
@@ -29,6 +29,7 @@ from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.lanes import ahead_lanes, demand_lanes
 from slotstream_planner.ledger import MemoryLedger
 from slotstream_planner.machine import Machine
+from slotstream_planner.pinning import pinned_file_bytes
 from slotstream_planner.prefill import LARGEST_PASS
 from slotstream_planner.request import PlanRequest
 from slotstream_planner.splitting import Split, scaled_experts, split_budget, split_pool
@@ -283,6 +284,9 @@ class _Board:
             retained_on_host=self.retains_apart,
             host_process_bytes=HOST_PROCESS_BYTES if self.retains_apart else 0,
         )
+        beside = ledger.all_host_bytes + ledger.host_process_bytes
+        pinned = pinned_file_bytes(geometry, self.machine, self.request, slots=split.slots, other_bytes=beside)
+        ledger = replace(ledger, pinned_file_bytes=pinned)
         target_bytes = None if target is None else target.target_bytes
         if target_bytes is not None and self._wished_slots() == split.slots:
             target_bytes = min(target_bytes, ledger.expected_peak_bytes + self.margin_bytes)
@@ -346,8 +350,10 @@ def check_fit(arrangement: Arrangement, geometry: ModelGeometry, machine: Machin
     if host is not None and ledger.all_host_bytes > host:
         raise InsufficientMemory(
             f"reading experts of {geometry.name} to the device takes {format_bytes(ledger.host_bytes)} of the host's "
-            f"memory and retained conversations {format_bytes(ledger.all_host_bytes - ledger.host_bytes)}, and "
-            f"{format_bytes(host)} are available; free memory or use fewer lanes (SLOTSTREAM_IO_QUEUE_DEPTH)",
+            f"memory, pinned files {format_bytes(ledger.pinned_file_bytes)} and retained conversations "
+            f"{format_bytes(ledger.all_host_bytes - ledger.host_bytes - ledger.pinned_file_bytes)}, and "
+            f"{format_bytes(host)} are available; free memory, give a smaller --pinned-gb or use fewer lanes "
+            "(SLOTSTREAM_IO_QUEUE_DEPTH)",
             required_bytes=ledger.all_host_bytes,
             available_bytes=host,
         )

@@ -188,7 +188,12 @@ def replan(state: GovernorState, machine: Machine) -> MemoryPlan | None:
     """
     if machine.available_bytes is None:
         return None
-    credited = replace(machine, available_bytes=credited_bytes(state, machine.available_bytes))
+    host = machine.host_available_bytes
+    credited = replace(
+        machine,
+        available_bytes=credited_bytes(state, machine.available_bytes),
+        host_available_bytes=None if host is None else host + state.plan.ledger.pinned_file_bytes,
+    )
     try:
         return resolve_plan(state.plan.geometry, credited, kept_components(state.plan))
     except InsufficientMemory:

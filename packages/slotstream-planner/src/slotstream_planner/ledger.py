@@ -38,6 +38,8 @@ class MemoryLedger:
         host_bytes: Pinned memory of the host beside an accelerator's own; not part of the peak.
         host_process_bytes: Interpreter, libraries and compiled kernels in the host's memory beside an accelerator's
             own. Left for them when conversations are retained there; never a reason to refuse a plan.
+        pinned_file_bytes: Files of experts pinned in the host's memory (`slotstream_planner.pinning`); not part of
+            the peak.
         retained_on_host: Whether retained conversations lie in the host's memory beside an accelerator's own, and are
             not part of the peak either.
     """
@@ -58,6 +60,7 @@ class MemoryLedger:
     expert_workspace_bytes: int = 0
     host_bytes: int = 0
     host_process_bytes: int = 0
+    pinned_file_bytes: int = 0
     retained_on_host: bool = False
 
     @property
@@ -68,7 +71,8 @@ class MemoryLedger:
     @property
     def all_host_bytes(self) -> int:
         """What is taken of the host's memory beside an accelerator's own."""
-        return self.host_bytes + (self.retained_bytes if self.retained_on_host else 0)
+        retained = self.retained_bytes if self.retained_on_host else 0
+        return self.host_bytes + self.pinned_file_bytes + retained
 
     @property
     def lines(self) -> list[tuple[str, int]]:

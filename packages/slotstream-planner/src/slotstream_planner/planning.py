@@ -11,6 +11,7 @@ from slotstream_planner.errors import InsufficientMemory
 from slotstream_planner.geometry import ModelGeometry
 from slotstream_planner.ledger import MemoryLedger
 from slotstream_planner.machine import Machine
+from slotstream_planner.pinning import check_pinning
 from slotstream_planner.prefill import estimate_prefill_seconds
 from slotstream_planner.remedies import with_remedy
 from slotstream_planner.request import PlanRequest, PlanSource, validate_request
@@ -118,6 +119,20 @@ class MemoryPlan:
         return self.ledger.expected_peak_bytes
 
     @property
+    def page_cache_bytes(self) -> int:
+        """What it leaves to the page cache, of which pinned files are a part; negative where it takes too much.
+
+        Beside a device's own memory that is the host's; 0 where that cannot be read.
+        """
+        machine, ledger = self.machine, self.ledger
+        if machine.kind == "cuda":
+            host = machine.host_available_bytes
+            taken = ledger.all_host_bytes - ledger.pinned_file_bytes + ledger.host_process_bytes
+            return 0 if host is None else host - taken
+        available = machine.available_bytes if machine.available_bytes is not None else machine.ram_bytes
+        return available - ledger.expected_peak_bytes
+
+    @property
     def planned_headroom_bytes(self) -> int:
         """What the target leaves above the expected peak."""
         return 0 if self.target_bytes is None else max(0, self.target_bytes - self.expected_peak_bytes)
@@ -192,6 +207,7 @@ def resolve_plan(geometry: ModelGeometry, machine: Machine, request: PlanRequest
         MachineError: Available memory could not be read.
     """
     validate_request(request, geometry)
+    check_pinning(request, machine)
     choice: WindowChoice | None = None
     if request.max_context == "auto":
         choice = choose_window(geometry, machine, request)

@@ -175,6 +175,9 @@ def plan_to_text(plan: MemoryPlan) -> str:
     if plan.ledger.host_process_bytes:
         where = "the process and its libraries, there too"
         lines += [f"    {where:<48} {format_bytes(plan.ledger.host_process_bytes):>10}"]
+    if plan.ledger.pinned_file_bytes:
+        where = "files of experts, pinned there"
+        lines += [f"    {where:<48} {format_bytes(plan.ledger.pinned_file_bytes):>10}"]
     if plan.ledger.retained_on_host and plan.ledger.retained_bytes:
         where = "retained conversations, in the host's memory"
         lines += [f"    {where:<48} {format_bytes(plan.ledger.retained_bytes):>10}"]

@@ -53,6 +53,7 @@ class PlanRequest:
         prefix_cache: ``"off"`` gives the memory of retained conversations to the pool.
         prefill_chunk: Forced prompt pass size, 256 to 4096.
         max_prefill_wait_minutes: Longest wait for a first token; 0 for no deadline.
+        pinned_gb: Files of experts to pin in the host's memory for an NVIDIA GPU, in GB; ``"auto"`` for what is left.
         reading_lanes: Threads that read experts a request waits for; None for what the machine's cores suggest.
     """
 
@@ -69,6 +70,7 @@ class PlanRequest:
     prefix_cache: Literal["on", "off"] = "on"
     prefill_chunk: int | None = None
     max_prefill_wait_minutes: float = 30.0
+    pinned_gb: float | Literal["auto", "off"] = "auto"
     reading_lanes: int | None = None
 
     def with_parts_that_run(self) -> PlanRequest:
@@ -121,6 +123,7 @@ def validate_request(request: PlanRequest, geometry: ModelGeometry) -> None:
         ("--pool-gb", request.pool_gb),
         ("--memory-gb", request.memory_gb),
         ("--memory-limit-gb", request.memory_limit_gb),
+        ("--pinned-gb", None if isinstance(request.pinned_gb, str) else request.pinned_gb),
     ):
         if value is not None:
             gb_to_bytes(value, what=name)

@@ -27,7 +27,7 @@ _PLACEMENTS: Final[dict[DraftState, DraftPlacement]] = {
 
 
 def kept_components(plan: MemoryPlan) -> PlanRequest:
-    """Return the plan's request with draft head, lookahead and window pinned to what is loaded."""
+    """Return the plan's request with draft head, lookahead, window and pinned files held to what is loaded."""
     return replace(
         plan.request,
         mtp="off" if plan.draft == "off" else "on",
@@ -35,6 +35,7 @@ def kept_components(plan: MemoryPlan) -> PlanRequest:
         lookahead="on" if plan.lookahead else "off",
         vision="on" if plan.vision_reserved else plan.request.vision,
         max_context=plan.window_tokens,
+        pinned_gb=plan.ledger.pinned_file_bytes / GB or "off",
     )
 
 

@@ -156,6 +156,7 @@ class Service:
             "memory_source": None if plan is None else plan.source,
             "memory_target_gb": None if target is None else target / 1e9,
             "memory_limit_gb": None if plan is None else plan.request.memory_limit_gb,
+            "memory_pinned_gb": None if plan is None else plan.ledger.pinned_file_bytes / 1e9,
             "queued_requests": self.runner.queued,
             "prefix_cache": self.engine.prefix_status(),
         }

@@ -160,7 +160,7 @@ class _ReadNow:
 
 def _read_now(diagnosis: Diagnosis, options: EngineOptions, *, measure: bool) -> _ReadNow | None:
     """Say how missing experts are read; None where there are none, or no model that is loaded here."""
-    plan, machine = diagnosis.plan, diagnosis.machine
+    plan = diagnosis.plan
     if plan is None or not diagnosis.disk.installed:
         return None
     if plan.pool_slots >= diagnosis.geometry.total_experts:
@@ -168,11 +168,12 @@ def _read_now(diagnosis: Diagnosis, options: EngineOptions, *, measure: bool) ->
     from slotstream_core.errors import CheckpointError
     from slotstream_core.experts.reading import preview_reading
 
-    available = machine.available_bytes if machine.available_bytes is not None else machine.ram_bytes
-    left = available - plan.expected_peak_bytes
     try:
         layout, access = preview_reading(
-            diagnosis.disk.path, options=options.reading(()), available_bytes=left, measure=measure
+            diagnosis.disk.path,
+            options=options.reading(()),
+            available_bytes=plan.page_cache_bytes,
+            measure=measure,
         )
     except CheckpointError:
         return None  # whoever loads it is told why

@@ -134,16 +134,19 @@ class StreamedExperts:
         """Scratch of the lanes that read ahead, where it lies in the memory that a plan divides; else 0."""
         return 0 if self._reader.memory.apart else self._reader.ahead_scratch_bytes
 
-    def pin_files(self, most_bytes: int) -> None:
+    def pin_files(self, most_bytes: int) -> bool:
         """Begin to pin the files of the experts for a device to fetch from, and return at once; see `MappedFiles.pin`.
-
-        Where the device cannot, or files are not read through the page cache, nothing happens.
 
         Args:
             most_bytes: Of the host's memory, which the system may not take back then.
+
+        Returns:
+            False, and nothing happens, where the device cannot, or files are not read through the page cache.
         """
-        if self._reader.mapped is not None and most_bytes > 0:
-            self._reader.mapped.pin(most_bytes)
+        if self._reader.mapped is None:
+            return False
+        self._reader.mapped.pin(most_bytes)
+        return True
 
     @property
     def pinned_bytes(self) -> int:
