@@ -159,7 +159,7 @@ static void take_back_and_close(place *p, const char *memory) {
     char *scratch = block(2 * DEMANDING + 1 + 2 * AHEAD_TOO);
     ss_mapped *mapped = one_region(p);
     CHECK(ss_mapped_extend(mapped, 0, memory, p->size) == SS_OK);
-    ss_lane_settings settings = settings_of(scratch, DEMANDING, AHEAD_TOO, NULL);
+    ss_lane_settings settings = settings_of(scratch, DEMANDING, 4, NULL);
     settings.device = (ss_device){.copy = begin_copy, .finish = finish_when_allowed, .stream = make_stream};
     settings.job_bytes = 256, settings.mapped = mapped;
     ss_lanes *lanes = NULL;
