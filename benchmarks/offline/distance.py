@@ -18,7 +18,7 @@ therefore timed again while each build's reader brings as many records as that b
 until both are done; the reader, the disk and the way past the page cache are the build's own.
 
     python -m benchmarks.offline.distance [--model DIR | [--demo | --layers N] [--repacked | --moved]]
-        [--direct] [--record]
+        [--direct | --pinned] [--record]
 
 The demo is measured as a copy: as it was published, or with records that `--repacked` or `--moved` wrote.  Without
 `--model` or `--demo` a synthetic checkpoint with the published layer widths is written; its routing is uniform, so the
@@ -118,6 +118,7 @@ def main() -> None:
         "tokens": options.tokens,
         "rounds": options.rounds,
         "direct": options.direct,
+        "pinned": options.pinned,
         "layout": layout,
     }
     model = "demo" if options.demo else options.model.name if options.model else "wide"
@@ -144,7 +145,7 @@ def main() -> None:
     report(
         BenchmarkResult(
             benchmark=f"distance_{model}{'' if few else options.layers}{kind if options.demo else ''}"
-            f"{'_direct' if options.direct else ''}",
+            f"{'_direct' if options.direct else '_pinned' if options.pinned else ''}",
             settings=settings,
             values=values,
         ),
@@ -165,6 +166,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 0.25, 0.125], help="of the experts, in slots")
     parser.add_argument("--direct", action="store_true", help="read past the page cache")
+    parser.add_argument("--pinned", action="store_true", help="have an NVIDIA GPU fetch from pinned files")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
     return parser.parse_args()
 
@@ -179,7 +181,7 @@ def measure_share(
 ) -> None:
     """Compare a build that has slots for a share of the experts with the one that holds all; its memory goes again."""
     with ExitStack() as opened:
-        build = open_build(opened, directory, share, None, direct=options.direct)
+        build = open_build(opened, directory, share, None, direct=options.direct, pinned=options.pinned)
         bandwidth = statistics.median(read_alone(build) for _ in range(3))
         measured, disagreements = measure(
             whole,

@@ -144,8 +144,13 @@ def prompt_ids(directory: Path) -> list[list[int]]:
     return [tokenizer.encode(text) for text in texts]
 
 
-def open_build(opened: ExitStack, directory: Path, share: float, correction: Path | None, *, direct: bool) -> Build:
-    """Open the checkpoint with a pool for a share of its experts, which are read from its records if it has them."""
+def open_build(
+    opened: ExitStack, directory: Path, share: float, correction: Path | None, *, direct: bool, pinned: bool = False
+) -> Build:
+    """Open the checkpoint with a pool for a share of its experts, which are read from its records if it has them.
+
+    With `pinned` all of their files are pinned first, for an NVIDIA GPU to fetch from.
+    """
     backend = Backend.detect()
     checkpoint = opened.enter_context(Checkpoint.open(directory))
     config = checkpoint.config
@@ -162,6 +167,8 @@ def open_build(opened: ExitStack, directory: Path, share: float, correction: Pat
             memory=memory,
         )
     )
+    if pinned:
+        pin(experts)
     model = opened.enter_context(build_model(checkpoint, experts, backend))
     found: Correction | None = find_correction(checkpoint)
     if correction is not None:
@@ -172,6 +179,17 @@ def open_build(opened: ExitStack, directory: Path, share: float, correction: Pat
     renewed = model.renewed_layers
     model.look_ahead(Forecaster(model.layers, lookahead, backend, correction=found, renewed=renewed))
     return Build(share=share, model=model, experts=experts, lookahead=lookahead)
+
+
+def pin(experts: StreamedExperts) -> None:
+    """Pin all files of experts, and return when that is done."""
+    mapped = experts.pool.reader.mapped
+    if mapped is None:
+        raise SystemExit("files are not pinned here: there is no NVIDIA GPU, or they are read past the page cache")
+    mapped.pin(mapped.byte_count)
+    mapped.finished.wait()
+    if mapped.pinned_bytes < mapped.byte_count:
+        raise SystemExit("the driver refused to pin a file; the log says why")
 
 
 def measure(build: Build, prompts: Sequence[list[int]], *, tokens: int, rounds: int) -> None:
