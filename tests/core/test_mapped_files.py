@@ -73,9 +73,12 @@ class PinningDevice(ScriptedDevice):
         spans = list(self.registered.items())
         return all(any(start <= page * mmap.PAGESIZE < start + size for start, size in spans) for page in pages)
 
-    def _copy(self, target: int, source: int, byte_count: int, direction: int, stream: int) -> int:
+    def _finish(self, stream: int) -> int:
         self.entered.release()
         self.open_gate.wait()
+        return super()._finish(stream)
+
+    def _copy(self, target: int, source: int, byte_count: int, direction: int, stream: int) -> int:
         pinned = self._is_registered(source, byte_count)
         self.fetched += pinned * byte_count
         if pinned and self.keeps_pages:  # of a file that became shorter, which only the device may look at

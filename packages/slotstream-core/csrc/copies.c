@@ -13,9 +13,11 @@
 #define THREADS 256
 #define UNITS_A_BLOCK (4 * THREADS)
 
-typedef struct stream {
+typedef struct ss_begun {
     void *handle;
     int made, busy;
+    ss_wish *wishes; /* of what was begun apart, and what that came to */
+    int32_t code;
 } stream;
 
 struct ss_copier {
@@ -87,17 +89,20 @@ static int32_t begin_one_by_one(const ss_device *device, const ss_wish *wishes, 
     return code;
 }
 
-/* Without the lock: make copies, and return when none is under way. */
-static int32_t make(const ss_device *device, stream *on, const ss_wish *wishes) {
+/* Without the lock: begin copies on a stream; returns a code, whatever is under way then. */
+static int32_t begin(const ss_device *device, stream *on, const ss_wish *wishes) {
     if (!on->made) {
         int32_t code = device->stream(&on->handle, STREAM_NON_BLOCKING);
         if (code) return code;
         on->made = 1;
     }
-    int32_t code = device->launch ? begin_by_kernel(device, wishes, on->handle)
-                                  : begin_one_by_one(device, wishes, on->handle);
-    int32_t end = device->finish(on->handle);
-    return code ? code : end;
+    return device->launch ? begin_by_kernel(device, wishes, on->handle) : begin_one_by_one(device, wishes, on->handle);
+}
+
+/* Without the lock: return when none is under way on a stream, with the code of beginning them, or of this. */
+static int32_t end(const ss_device *device, stream *on, int32_t code) {
+    int32_t finished = on->made ? device->finish(on->handle) : code;
+    return code ? code : finished;
 }
 
 /* With the lock: take one of some streams, null where all are in use. */
@@ -121,7 +126,7 @@ void ss_copy_later(ss_copier *copier, ss_wish *wish) {
         ss_wish *wishes = copier->first;
         copier->first = copier->last = NULL;
         pthread_mutex_unlock(&copier->lock);
-        int32_t code = make(&copier->device, on, wishes);
+        int32_t code = end(&copier->device, on, begin(&copier->device, on, wishes));
         for (ss_wish *one = wishes, *next; one; one = next) {
             next = one->next; /* once it is over, its memory is its owner's again */
             one->over(one, code);
@@ -132,16 +137,20 @@ void ss_copy_later(ss_copier *copier, ss_wish *wish) {
     pthread_mutex_unlock(&copier->lock);
 }
 
-void ss_copy_apart(ss_copier *copier, ss_wish *wish) {
-    wish->next = NULL;
+ss_begun *ss_copy_begin(ss_copier *copier, ss_wish *wish) {
     pthread_mutex_lock(&copier->lock);
     stream *on = take_stream(copier, STREAMS, SS_APART);
     pthread_mutex_unlock(&copier->lock);
-    if (!on) {
-        ss_copy_later(copier, wish);
-        return;
-    }
-    int32_t code = make(&copier->device, on, wish);
+    if (!on) return NULL;
+    wish->next = NULL;
+    on->wishes = wish;
+    on->code = begin(&copier->device, on, wish);
+    return on;
+}
+
+void ss_copy_end(ss_copier *copier, ss_begun *on) {
+    ss_wish *wish = on->wishes;
+    int32_t code = end(&copier->device, on, on->code);
     pthread_mutex_lock(&copier->lock);
     on->busy = 0;
     pthread_mutex_unlock(&copier->lock);

@@ -67,9 +67,11 @@ void ss_copier_free(ss_copier *copier);
  * way. The calling thread may stay for as long as others wish for copies, too. Any thread. */
 void ss_copy_later(ss_copier *copier, ss_wish *wish);
 
-/* The same by this thread, at once and waited for, whatever others wish for; as ss_copy_later where as many as SS_APART
- * threads are at it. */
-void ss_copy_apart(ss_copier *copier, ss_wish *wish);
+/* Begin copies by this thread, whatever others wish for, and do not wait for them: any thread calls ss_copy_end with what is
+ * returned, soon, which waits and calls `over`. Null, with nothing begun, while as many as SS_APART are under way. */
+typedef struct ss_begun ss_begun;
+ss_begun *ss_copy_begin(ss_copier *copier, ss_wish *wish);
+void ss_copy_end(ss_copier *copier, ss_begun *begun);
 
 /* As ss_copy_later, returning the code when they are complete. */
 int32_t ss_copy_all(ss_copier *copier, const ss_copy *copies, int64_t count);

@@ -32,6 +32,7 @@ typedef struct lane {
 typedef struct berth {
     ss_wish wish; /* first */
     struct berth *next;
+    ss_begun *begun; /* its copies, of mapped memory */
     char *scratch;
     ss_batch *batch;
     int64_t job;
@@ -53,6 +54,7 @@ struct ss_lanes {
     /* under the lock: */
     ss_batch *first[QUEUES], *last[QUEUES];
     berth *unused[QUEUES];
+    berth *begun; /* whose copies somebody has to wait for */
     int sleeping[QUEUES];
     int fetching[QUEUES]; /* jobs of mapped memory under way */
     int demand;  /* batches under way that somebody waits for */
@@ -264,7 +266,8 @@ static void end_copies(ss_wish *wish, int32_t code) {
     pthread_mutex_unlock(&lanes->lock);
 }
 
-/* With the lock: read a claimed job, and have it copied. */
+/* With the lock: read a claimed job, and have it copied; of mapped memory the copies are begun, and somebody has to end
+ * them. */
 static void stage(ss_lanes *lanes, ss_batch *batch, int64_t job, int queue) {
     berth *place = lanes->unused[queue];
     lanes->unused[queue] = place->next;
@@ -273,17 +276,31 @@ static void stage(ss_lanes *lanes, ss_batch *batch, int64_t job, int queue) {
     place->job = job;
     int64_t left = run(batch, job, place->scratch, &place->result, place->copies);
     place->wish = (ss_wish){.copies = place->copies, .count = left, .over = end_copies};
-    if (left && is_mapped(batch, job)) ss_copy_apart(lanes->copier, &place->wish);
-    else if (left) ss_copy_later(lanes->copier, &place->wish);
-    else end_copies(&place->wish, 0);
+    ss_begun *begun = left && is_mapped(batch, job) ? ss_copy_begin(lanes->copier, &place->wish) : NULL;
+    if (left && !begun) ss_copy_later(lanes->copier, &place->wish);
+    else if (!left) end_copies(&place->wish, 0);
     pthread_mutex_lock(&lanes->lock);
+    if (begun) place->begun = begun, place->next = lanes->begun, lanes->begun = place;
+}
+
+/* With the lock: wait for copies that were begun; 0 when there are none. */
+static int end_begun(ss_lanes *lanes) {
+    berth *place = lanes->begun;
+    if (!place) return 0;
+    lanes->begun = place->next;
+    pthread_mutex_unlock(&lanes->lock);
+    ss_copy_end(lanes->copier, place->begun);
+    pthread_mutex_lock(&lanes->lock);
+    return 1;
 }
 
 static void *work(void *argument) {
     lane *self = argument;
     ss_lanes *lanes = self->lanes;
     pthread_mutex_lock(&lanes->lock);
-    while (!lanes->closed) {
+    for (;;) {
+        if (end_begun(lanes)) continue;
+        if (lanes->closed) break;
         int64_t job;
         ss_batch *batch = claim(lanes, self->queue, &job);
         if (!batch) {
@@ -434,6 +451,20 @@ const ss_batch_state *ss_batch_state_of(const ss_batch *batch) { return &batch->
 
 int64_t ss_batch_reads(const ss_batch *batch) { return batch->plan.segment_count; }
 
+/* With the lock: what is mapped of a batch that somebody waits for is begun by this thread, which saves waking another one
+ * first; that one ends it. */
+static void begin_mapped(ss_batch *batch) {
+    ss_lanes *lanes = batch->lanes;
+    if (batch->over || !has_jobs(batch) || !is_mapped(batch, batch->next_job)) return;
+    if (lanes->fetching[DEMAND] == MOST_FETCHING || !lanes->unused[DEMAND]) return;
+    lanes->fetching[DEMAND]++, lanes->helping++;
+    refer(batch);
+    stage(lanes, batch, claim_job(batch), DEMAND);
+    lanes->helping--;
+    while (lanes->closed && end_begun(lanes)) {} /* nobody else may be left for it */
+    if (lanes->closed) pthread_cond_broadcast(&lanes->finished);
+}
+
 int32_t ss_batch_submit(ss_batch *batch) {
     if (!batch) return SS_BAD_ARGUMENT;
     ss_lanes *lanes = batch->lanes;
@@ -444,7 +475,8 @@ int32_t ss_batch_submit(ss_batch *batch) {
         lanes->demand++;
     }
     enqueue(batch, DEMAND);
-    wake(lanes, DEMAND, queued_jobs(lanes, DEMAND));
+    begin_mapped(batch);
+    wake(lanes, DEMAND, queued_jobs(lanes, DEMAND) + (lanes->begun != NULL));
     pthread_mutex_unlock(&lanes->lock);
     return SS_OK;
 }
