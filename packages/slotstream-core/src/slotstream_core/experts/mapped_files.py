@@ -33,7 +33,7 @@ logger = logging.getLogger("slotstream.experts")
 STEP_BYTES: Final = 1 << 26
 """Registered in one call, in which the driver lets nobody else begin anything: 2 ms at the measured 36 ms a GiB."""
 
-READ_BYTES: Final = 1 << 20
+READ_BYTES: Final = 1 << 23  # after each read the interpreter lock is waited for, up to 5 ms beside a busy thread
 PROOF_BYTES: Final = 1 << 16
 STOP_WAIT_S: Final = 5.0
 """Longest wait for a disk that does not answer."""
