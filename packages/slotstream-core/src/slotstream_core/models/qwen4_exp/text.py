@@ -217,7 +217,7 @@ class Qwen4ExpModel:
             for _ in read.steps():
                 pass
             return read.result
-        return self._forward(tokens, state, logits, record=record, decode=decode, watch=watch)
+        return _at_once(self._layers_of(tokens, state, logits, record=record, decode=decode, watch=watch))
 
     def read(
         self,
@@ -344,24 +344,6 @@ class Qwen4ExpModel:
 
     def _plain_blas(self) -> AbstractContextManager[object]:
         return nullcontext() if self._host is None else self._host.single_threaded_blas()
-
-    def _forward(
-        self,
-        tokens: Ids,
-        state: SequenceState,
-        logits: Literal["last", "all"],
-        *,
-        record: bool = False,
-        decode: bool = False,
-        watch: PassWatch | None = None,
-    ) -> ForwardResult:
-        layers = self._layers_of(tokens, state, logits, record=record, decode=decode, watch=watch)
-        while True:
-            try:
-                next(layers)
-            except StopIteration as ended:
-                result: ForwardResult = ended.value
-                return result
 
     def _layers_of(
         self,
@@ -528,6 +510,16 @@ def _draft_state(state: SequenceState) -> DraftState:
     if not isinstance(found, DraftState):
         raise StateError(f"a {type(found).__name__} was found where the draft head's state should be")
     return found
+
+
+def _at_once(layers: Generator[float, None, ForwardResult]) -> ForwardResult:
+    """Run a pass to its end."""
+    while True:
+        try:
+            next(layers)
+        except StopIteration as ended:
+            result: ForwardResult = ended.value
+            return result
 
 
 def _shares(

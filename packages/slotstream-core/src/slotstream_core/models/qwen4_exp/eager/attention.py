@@ -158,23 +158,10 @@ class EagerAttention(SparseAttention):
         rows = len(streams)
         if rows > NATIVE_ROWS or queries < 1 or self._blocks.chooses(state.length + rows):
             return False
-        self._make_room(state, rows)
-        index_qk = np.empty((rows, self._blocks.width), np.float32)
-        pieces.advance_attention(
-            compiled,
-            self._eager.handle,
-            streams,
-            queries,
-            angles.host_cos,
-            angles.host_sin,
-            np.asarray(state.keys),
-            np.asarray(state.values),
-            state.length,
-            index_qk,
-            *attended,
-        )
-        state.length += rows
-        self._blocks.take_in(index_qk, state.index, block_angles=block_angles, record=record)
+        handle, cos, sin = self._eager.handle, angles.host_cos, angles.host_sin
+        keys, values, start, index_qk = self._begin_rows(state, rows)
+        pieces.advance_attention(compiled, handle, streams, queries, cos, sin, keys, values, start, index_qk, *attended)
+        self._end_rows(state, index_qk, block_angles=block_angles, record=record)
         return True
 
     def remember(
@@ -188,21 +175,20 @@ class EagerAttention(SparseAttention):
         record: bool,
     ) -> None:
         """Advance ``state`` by rows of ``streams`` that nothing attends from, in one call; see `advance`."""
-        rows = len(streams)
+        handle, cos, sin = self._eager.handle, angles.host_cos, angles.host_sin
+        keys, values, start, index_qk = self._begin_rows(state, len(streams))
+        pieces.remember(compiled, handle, streams, cos, sin, keys, values, start, index_qk)
+        self._end_rows(state, index_qk, block_angles=block_angles, record=record)
+
+    def _begin_rows(self, state: AttentionState, rows: int) -> tuple[Floats, Floats, int, Floats]:
+        """What a call writes that advances ``state``: keys and values, from which row on, and rows for the indexer."""
         self._make_room(state, rows)
         index_qk = np.empty((rows, self._blocks.width), np.float32)
-        pieces.remember(
-            compiled,
-            self._eager.handle,
-            streams,
-            angles.host_cos,
-            angles.host_sin,
-            np.asarray(state.keys),
-            np.asarray(state.values),
-            state.length,
-            index_qk,
-        )
-        state.length += rows
+        return np.asarray(state.keys), np.asarray(state.values), state.length, index_qk
+
+    def _end_rows(self, state: AttentionState, index_qk: Floats, *, block_angles: Angles | None, record: bool) -> None:
+        """Let ``state`` have the rows that the call wrote."""
+        state.length += len(index_qk)
         self._blocks.take_in(index_qk, state.index, block_angles=block_angles, record=record)
 
     def _make_room(self, state: AttentionState, rows: int) -> None:
