@@ -65,6 +65,8 @@ SOURCES = (
     "residency_module.c",
     "tickets_module.c",
     "launches_module.c",
+    "launched_layers.c",
+    "launched_layers_module.c",
 )
 HEADERS = (
     "slotstream_native.h",
@@ -91,6 +93,7 @@ HEADERS = (
     "residency.h",
     "tickets.h",
     "requests.h",
+    "launched_layers.h",
     "steps.h",
     "scratch.h",
     "many_rows.h",

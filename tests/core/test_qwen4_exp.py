@@ -409,6 +409,9 @@ class CountedExperts:
     def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> CountedLease:
         return self.request(layer, experts, threads=threads)
 
+    def open_run(self, top: int) -> None:
+        return None
+
 
 @contextmanager
 def counted_model(directory: Path, group_limit: int) -> Iterator[tuple[Qwen4ExpModel, CountedExperts]]:

@@ -2,6 +2,7 @@
 #include "arrays.h"
 #include "launches.h"
 #include "layer_module.h"
+#include "residency_module.h"
 
 #define CAPSULE "slotstream_core._native.program"
 #define NUMBERS 5 /* of a launch */
@@ -48,6 +49,11 @@ PyObject *ss_py_program(PyObject *self, PyObject *const *args, Py_ssize_t count)
     PyObject *none = finish(&call);
     Py_XDECREF(none);
     return capsule;
+}
+
+const ss_program *ss_program_of(PyObject *object) {
+    Kept *kept = PyCapsule_GetPointer(object, CAPSULE);
+    return kept == NULL ? NULL : kept->program;
 }
 
 /* launch(program, first, last) -> None, or the number of a launch that failed and its code */

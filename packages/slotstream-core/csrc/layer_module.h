@@ -1,4 +1,5 @@
-/* The Python functions of layer_module.c, draft_module.c, residency_module.c, tickets_module.c and launches_module.c. */
+/* The Python functions of layer_module.c, draft_module.c, residency_module.c, tickets_module.c, launches_module.c and
+ * launched_layers_module.c. */
 #ifndef SLOTSTREAM_LAYER_MODULE_H
 #define SLOTSTREAM_LAYER_MODULE_H
 
@@ -37,5 +38,7 @@ PyObject *ss_py_ask(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_program(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_launch(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_await_number(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_layer_words(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_take_layer(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -54,6 +54,11 @@ PyObject *ss_py_tickets(PyObject *self, PyObject *const *args, Py_ssize_t count)
     return capsule;
 }
 
+ss_tickets *ss_tickets_of(PyObject *object) {
+    Kept *kept = PyCapsule_GetPointer(object, CAPSULE);
+    return kept == NULL ? NULL : kept->tickets;
+}
+
 static Kept *kept_of(Call *call, PyObject *object) {
     Kept *kept = call->failed ? NULL : PyCapsule_GetPointer(object, CAPSULE);
     if (kept == NULL) call->failed = 1;

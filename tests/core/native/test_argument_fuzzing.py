@@ -39,8 +39,11 @@ GLUE = (
         "segments.c",
         "copies.c",
         "mirrors.c",
+        "mapped.c",
         "launches_module.c",
         "launches.c",
+        "launched_layers_module.c",
+        "launched_layers.c",
     ),
 )
 THREADS = ("variants.c", "threads.c")
@@ -57,7 +60,7 @@ def fuzzed(library: pathlib.Path, seed: int, calls: int) -> None:
 def test_arguments_of_any_kind_are_taken_or_refused_without_a_step_outside(tmp_path: pathlib.Path) -> None:
     sources: dict[pathlib.Path, tuple[str, ...]] = {CSRC / name: ("-O0", *UNDEFINED) for name in (*GLUE, *THREADS)}
     sources[CSRC / "kernels_scalar.c"] = ("-O0",)  # its sums are checked by the slow tests: that takes long to compile
-    fuzzed(build_module(tmp_path / "_native.so", sources, *FLAGS), seed=1, calls=740)
+    fuzzed(build_module(tmp_path / "_native.so", sources, *FLAGS), seed=1, calls=770)
 
 
 @pytest.mark.slow

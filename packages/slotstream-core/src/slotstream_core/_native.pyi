@@ -635,3 +635,88 @@ def await_number(address: int, number: int, timeout_s: float, query: int, stream
     Returns:
         0; -1 after that time; -2 when everything on the stream had ended without it; else what the query said.
     """
+
+class LayerWords:
+    """Where kernels and the host tell each other something about a layer; keeps these arrays."""
+
+def layer_words(
+    chosen: int,
+    ids: _Ids,
+    foreseen: int,
+    logits: npt.NDArray[np.float32] | None,
+    slots: _Ids,
+    timeout_s: float,
+    query: int,
+    stream: int,
+    /,
+) -> LayerWords:
+    """Describe them; see csrc/launched_layers.h.
+
+    Args:
+        chosen: Address of the word that holds the number of a launch once its ids are there.
+        ids: Written by kernels, [top].
+        foreseen: Likewise of the forecast; 0 where there is none.
+        logits: Of the forecast, [experts]; None where there is none.
+        slots: Arguments of later launches, [top].
+        timeout_s: Longest wait for a number, at most 1e6.
+        query: As for `await_number`.
+        stream: What it is given.
+    """
+
+def take_layer(
+    words: LayerWords,
+    program: Program,
+    tickets: Tickets,
+    layer: int,
+    first: int,
+    last: int,
+    number: int,
+    learnt_shares: npt.NDArray[np.float64] | None,
+    learnt_ids: _Ids | None,
+    rate: float,
+    target: int,
+    shares: npt.NDArray[np.float64] | None,
+    ranked: _Ids | None,
+    least: float,
+    issued: int,
+    reserved: int,
+    in_flight: int,
+    spare: int,
+    slots: _Ids,
+    held: _Ids,
+    records: _Ids,
+    told: npt.NDArray[np.int64],
+    wait_ms: int,
+    /,
+) -> tuple[int, int, int] | None:
+    """Launch a layer up to its router, and bring the experts that it chooses, without Python's lock.
+
+    Args:
+        words: Where kernels and the host tell each other something.
+        program: The launches.
+        tickets: Of the pool.
+        layer: The layer.
+        first: The first launch.
+        last: The one after the last, which publishes ids and, with ``target``, a forecast.
+        number: What these publish; an argument of theirs.
+        learnt_shares: What is learnt from the layer's forecast, as for `requested`, [ranks]; or None.
+        learnt_ids: What that ranked, [ranks]; or None.
+        rate: As for `requested`.
+        target: The layer that is forecast; -1 for none.
+        shares: Of its ranks, as for `foresee`, [ranks]; or None.
+        ranked: Written: what the forecast ranked, [ranks]; or None.
+        least: As for `foresee`, like the next four.
+        issued: As there.
+        reserved: As there.
+        in_flight: As there.
+        spare: As there.
+        slots: Written, as for `ask`, like the next three.
+        held: What the layer before holds, which is given back; then what this one holds.
+        records: As for `ask`.
+        told: As for `ask`.
+        wait_ms: Longest wait for records.
+
+    Returns:
+        None when everything is in its slot and the words tell the slots; else an `ss_layer_outcome`, a code, and the
+        number of a launch that was refused.
+    """

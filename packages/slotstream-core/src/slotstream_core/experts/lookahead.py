@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.experts.confidence import Logits, RankConfidence
+from slotstream_core.experts.confidence import Ids, Logits, RankConfidence
 from slotstream_core.experts.leases import AheadLimits
 from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.tickets import Forecast
@@ -70,6 +70,20 @@ class LookaheadSettings:
                 spare=min(spare, slots // 2),
             ),
         )
+
+
+class Expected(NamedTuple):
+    """A forecast of one row that compiled code is about to make.
+
+    Attributes:
+        confidence: How far it is believed.
+        ranked: To be written: its experts by rank, [1, ranks].
+        settings: What is read ahead.
+    """
+
+    confidence: RankConfidence
+    ranked: Ids
+    settings: LookaheadSettings
 
 
 FOLLOWED_PASSES: Final = 400
@@ -162,11 +176,7 @@ class Lookahead:
         Returns:
             How many reads were issued.
         """
-        settings = self.settings
-        confidence = self._confidences.get((target, distance))
-        if confidence is None:
-            confidence = RankConfidence(ranks=settings.candidates, top=self._top)
-            self._confidences[target, distance] = confidence
+        settings, confidence = self.settings, self._confidence(target, distance)
         ranked, issued = self._pool.foresee(
             target,
             logits,
@@ -178,6 +188,26 @@ class Lookahead:
         self._forecasts.setdefault(target, []).append((confidence, ranked))
         return issued
 
+    def _confidence(self, target: int, distance: int) -> RankConfidence:
+        found = self._confidences.get((target, distance))
+        if found is None:
+            found = RankConfidence(ranks=self.settings.candidates, top=self._top)
+            self._confidences[target, distance] = found
+        return found
+
+    def expect(self, target: int) -> Expected:
+        """What compiled code needs that makes a row's forecast one layer before its target, as `foresee` would."""
+        confidence = self._confidence(target, 1)
+        return Expected(confidence, np.empty((1, confidence.ranks), np.int32), self.settings)
+
+    def foreseen(self, target: int, expected: Expected) -> None:
+        """Take note of what compiled code ranked, and has read ahead, for a layer."""
+        self._forecasts.setdefault(target, []).append((expected.confidence, expected.ranked))
+
+    def recall(self, layer: int) -> Sequence[Forecast]:
+        """What was forecast of a layer, once: the caller has it learned from."""
+        return self._forecasts.pop(layer, ())
+
     def requested(self, layer: int, experts: npt.NDArray[np.integer]) -> None:
         """Learn from what a layer asked for; what was read ahead for layers up to it is not waited for any more.
 
@@ -185,7 +215,11 @@ class Lookahead:
             layer: The layer whose experts were just requested.
             experts: Them, for every row, [rows, top].
         """
-        self._pool.requested(layer, experts, self._forecasts.pop(layer, ()))
+        self.learn(layer, experts, self.recall(layer))
+
+    def learn(self, layer: int, experts: npt.NDArray[np.integer], forecasts: Sequence[Forecast]) -> None:
+        """As `requested`, from forecasts that were recalled."""
+        self._pool.requested(layer, experts, forecasts)
 
     def end_pass(self, *, completed: bool) -> None:
         """Give up what nobody asked for, and take the pass's time into the trial if it completed."""

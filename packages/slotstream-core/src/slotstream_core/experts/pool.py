@@ -30,16 +30,17 @@ import numpy.typing as npt
 
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.batches import Record
+from slotstream_core.experts.compiled_requests import CompiledRequests, CompiledRun
 from slotstream_core.experts.confidence import Ids, Logits, RankConfidence
 from slotstream_core.experts.integrity import UNMAPPED, first_contradiction
 from slotstream_core.experts.leases import AheadLimits, Loading, PoolLease
 from slotstream_core.experts.reader import ExpertReader
-from slotstream_core.experts.residency import COUNTED, WARMED, CompiledGrants, Count, Residency, as_ids
+from slotstream_core.experts.residency import COUNTED, WARMED, CompiledGrants, Count, Residency
 from slotstream_core.experts.resident import ResidentLease
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.stacks import Lease, Slots
 from slotstream_core.experts.stats import ExpertStats, Waited
-from slotstream_core.experts.tickets import CompiledTickets, Forecast, Joined, Tickets, record_to_read
+from slotstream_core.experts.tickets import CompiledTickets, Forecast, Tickets, record_to_read
 from slotstream_core.experts.under_way import ReadsUnderWay
 from slotstream_core.memory import drop_buffer_cache
 
@@ -66,12 +67,16 @@ class SlotPool:
         """Make what works on the residency and the slots as they are now."""
         lanes, source = self._reader.compiled_lanes, self._reader.source
         self._compiled: CompiledGrants | None = None
+        self._requests: CompiledRequests | None = None
         self._tickets: Tickets | CompiledTickets = Tickets(self._residency, self._reader, self.slots)
         if lanes is not None:
             native = importlib.import_module("slotstream_core._native")
             self._compiled = CompiledGrants(native, self._residency, source, self.slots)
             if (places := source.strides) is not None:
                 self._tickets = CompiledTickets(native, self._compiled, self._residency, lanes, self.slots, places)
+            self._requests = CompiledRequests(
+                self._compiled, self._tickets, self._under_way, self._reader, load=self._load, lease=self._lease
+            )
         self._under_way.grants = self._compiled
 
     @property
@@ -141,7 +146,7 @@ class SlotPool:
             PoolError: An id or layer is out of range, or more slots are needed than others leave.
             ExpertReadError: The reader is closed.
         """
-        lease = self._request_compiled(layer, experts, threads)
+        lease = None if self._requests is None else self._requests.request(layer, experts, threads)
         return lease if isinstance(lease, PoolLease) else self._request_in_steps(layer, experts)
 
     def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> Lease:
@@ -153,7 +158,7 @@ class SlotPool:
             PoolError: As `request`.
             ExpertReadError: As `request`.
         """
-        lease = self._request_compiled(layer, experts, threads, brief=True)
+        lease = None if self._requests is None else self._requests.request(layer, experts, threads, brief=True)
         if isinstance(lease, np.ndarray):
             return ResidentLease(lease)
         return lease or self._request_in_steps(layer, experts)
@@ -163,7 +168,7 @@ class SlotPool:
         keys = self._keys(layer, ids.reshape(-1).tolist())
         distinct = list(dict.fromkeys(keys))
         self._settle_finished()
-        self._redeem(layer, ids)
+        self._under_way.redeem(self._tickets, self._reader, layer, ids)
         self._under_way.finish_cancelled(distinct)
         if self._residency.lacks(distinct):
             self.drop_tickets()
@@ -188,43 +193,13 @@ class SlotPool:
         slots = np.array([slot_of[key] for key in keys], np.int32).reshape(ids.shape)
         return self._lease(slots, taken, distinct, waits)
 
-    def _request_compiled(
-        self, layer: int, experts: Sequence[int] | Slots, threads: int, *, brief: bool = False
-    ) -> PoolLease | Slots | None:
-        """As `request`; None, with nothing granted, where compiled code cannot tell all, or the request is refused.
+    def open_run(self, top: int) -> CompiledRun | None:
+        """Have compiled code make the requests of one row, layer by layer; None where only Python can.
 
-        With `brief` the slots alone, held for nobody, where every record is there.
+        Args:
+            top: Experts of each request.
         """
-        compiled = self._compiled
-        if compiled is None or self._reader.closed:
-            return None
-        self._under_way.settle_finished()
-        if self._under_way.any_cancelled:
-            return None
-        ids = as_ids(experts)
-        if ids is None:
-            return None
-        held = np.zeros(ids.size + 1, np.int32)
-        try:
-            if isinstance(self._tickets, CompiledTickets):
-                joined, granted, batch, is_held = self._tickets.ask(layer, ids, held, threads, brief=brief)
-                if granted is not None and not is_held:
-                    return granted.slots
-                for one in joined:
-                    self._join(one)
-            else:
-                self._redeem(layer, ids)
-                granted, batch = compiled.grant(layer, ids, held, threads), None
-            if granted is None:
-                return None
-            own = [] if batch is None else [self._under_way.note(batch, granted.absent)]
-            if granted.absent and not own:
-                own.append(self._load(granted.absent))
-            waits = [*self._under_way.bringing(granted.coming), *own]
-            return self._lease(granted.slots, held, [*granted.coming, *granted.absent[::2]], waits)
-        except BaseException:
-            compiled.let_go(held)
-            raise
+        return None if self._requests is None or self._reader.closed else self._requests.open_run(top)
 
     def _lease(self, slots: Slots, held: Sequence[int] | Slots, keys: Sequence[int], waits: list[Loading]) -> PoolLease:
         lease = PoolLease(self, slots, held, keys, waits)
@@ -306,19 +281,6 @@ class SlotPool:
             forecasts: What was forecast of it.
         """
         self._tickets.requested(layer, chosen, forecasts)
-
-    def _redeem(self, layer: int, experts: Sequence[int] | Slots) -> bool:
-        """Redeem the tickets of what is asked for; say whether any record is on its way."""
-        joined = self._tickets.redeem(layer, experts)
-        for one in joined:
-            self._residency.coming[one.key] = one.slot  # the read's hold is the one that it had
-            self._join(one)
-            self._reader.submit(one.batch)
-        return bool(joined)
-
-    def _join(self, joined: Joined) -> None:
-        """Have the read of a ticket waited for by whoever asks for its record."""
-        self._under_way.note(joined.batch, [joined.key, joined.slot], from_ticket=True)
 
     def drop_tickets(self) -> None:
         """Give up everything that is read ahead, complete or not. Nothing waits here."""
@@ -540,7 +502,7 @@ class SlotPool:
         if slot_count == self.slot_count:
             return
         self._tickets.end()
-        self._compiled = self._under_way.grants = None  # the arrays may go
+        self._compiled = self._requests = self._under_way.grants = None  # the arrays may go
         self._tickets = Tickets(self._residency, self._reader, self.slots)
         if slot_count > self.slot_count:
             self.slots.grow(slot_count)

@@ -96,3 +96,6 @@ class ResidentExperts:
     def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> ResidentLease:
         """See `Experts.visit`; as `request`."""
         return self.request(layer, experts)
+
+    def open_run(self, top: int) -> None:
+        """See `Experts.open_run`: there is nothing to bring."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from slotstream_core.experts.compiled_requests import CompiledRun
 
 Slots = npt.NDArray[np.int32]
 
@@ -153,6 +156,13 @@ class Experts(Protocol):
 
     def visit(self, layer: int, experts: Sequence[int] | Slots, *, threads: int = 0) -> Lease:
         """As `request`, for work that ends before anything else is asked: what is there may be held for nobody."""
+
+    def open_run(self, top: int) -> CompiledRun | None:
+        """Have compiled code make the requests of one row, layer by layer; None where `request` makes each.
+
+        Args:
+            top: Experts of each request.
+        """
 
     def open_sweep(self, *, ends_prompt: bool, threads: int = 0) -> Sweep | None:
         """Return a way through all layers for a pass of many rows, or None when `request` serves it as well.

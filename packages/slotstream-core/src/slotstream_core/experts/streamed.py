@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from slotstream_core.errors import PoolError
+from slotstream_core.experts.compiled_requests import CompiledRun
 from slotstream_core.experts.leases import PoolLease
 from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader
@@ -209,6 +210,11 @@ class StreamedExperts:
         if self._warming is not None:
             self.end_warming()
         return self.pool.visit(layer, experts, threads=threads)
+
+    def open_run(self, top: int) -> CompiledRun | None:
+        """See `Experts.open_run`."""
+        self.end_warming()
+        return self.pool.open_run(top)
 
     def resize(self, slot_count: int) -> None:
         """Change the pool's size between requests; see `SlotPool.resize`."""

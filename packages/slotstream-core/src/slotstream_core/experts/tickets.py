@@ -305,6 +305,11 @@ class CompiledTickets:
         found: list[list[int]] = states.tolist()
         return found
 
+    @property
+    def handle(self) -> object:
+        """The tickets for other functions of the module."""
+        return self._handle
+
     def settle(self) -> None:
         """See `Tickets.settle`."""
         self._native.settle_tickets(self._handle)
@@ -393,11 +398,15 @@ class CompiledTickets:
         code: int = self._native.ask(self._handle, threads, layer, ids, slots, held, self._records, told, brief)
         if code == THERE:
             return Asked([], Granted(slots, [], []), None, held=False)
+        return self.asked(slots, self._records, told, refused=not code)
+
+    def asked(self, slots: Slots, records: Slots, told: npt.NDArray[np.int64], *, refused: bool) -> Asked:
+        """What compiled code told of a request, whose batches are taken over."""
         absent, coming, joined, batch = told[:TOLD].tolist()
         taken_over = self._joined(told[TOLD : TOLD + 3 * joined]) if joined else []
-        if not code:
+        if refused:
             return Asked(taken_over, None, None)
-        granted = granted_of(slots, self._records, absent, coming)
+        granted = granted_of(slots, records, absent, coming)
         return Asked(taken_over, granted, self._take_over(batch, granted.absent) if batch else None)
 
     def drop(self, before: int | None = None) -> None:

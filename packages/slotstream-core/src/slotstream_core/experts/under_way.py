@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.batches import Batch
 from slotstream_core.experts.integrity import UNMAPPED
 from slotstream_core.experts.leases import Loading
+from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.residency import CompiledGrants, Count, Residency
+from slotstream_core.experts.stacks import Slots
+from slotstream_core.experts.tickets import CompiledTickets, Joined, Tickets
 
 
 class ReadsUnderWay:
@@ -51,6 +54,19 @@ class ReadsUnderWay:
         for key in loading.keys:
             self._by_key[key] = loading
         return loading
+
+    def join(self, joined: Joined) -> Loading:
+        """Have the read of a ticket, which the books expect already, waited for by whoever asks for its record."""
+        return self.note(joined.batch, [joined.key, joined.slot], from_ticket=True)
+
+    def redeem(
+        self, tickets: Tickets | CompiledTickets, reader: ExpertReader, layer: int, experts: Sequence[int] | Slots
+    ) -> None:
+        """Redeem the tickets of what is asked for, and have what they began waited for."""
+        for joined in tickets.redeem(layer, experts):
+            self._residency.coming[joined.key] = joined.slot  # the read's hold is the one that it had
+            self.join(joined)
+            reader.submit(joined.batch)
 
     def bringing(self, keys: Iterable[int]) -> list[Loading]:
         """The batches that bring any of some records.

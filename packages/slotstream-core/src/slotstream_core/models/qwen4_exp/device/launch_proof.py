@@ -75,6 +75,9 @@ class ProofExperts:
         """See `Experts.visit`; as `request`."""
         return self.request(layer, experts)
 
+    def open_run(self, top: int) -> None:
+        """See `Experts.open_run`: there is nothing to bring."""
+
 
 def launched_layers(
     device: DeviceKernels | None,

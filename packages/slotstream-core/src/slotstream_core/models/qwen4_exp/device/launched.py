@@ -33,6 +33,7 @@ from slotstream_core.models.qwen4_exp.device.layer_program import (
 from slotstream_core.models.qwen4_exp.device.ngram import DeviceNgram
 from slotstream_core.models.qwen4_exp.device.ngram_states import NgramAdvance
 from slotstream_core.models.qwen4_exp.device.publishing import Entrance
+from slotstream_core.models.qwen4_exp.device.route import Route
 from slotstream_core.models.qwen4_exp.forecasting import ForecastPass
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch
@@ -195,6 +196,7 @@ class BoundProgram:
         entrance: Takes the streams that a run begins with.
         number: What was announced last.
         left: What may not have read the streams of the last run yet.
+        route: Brings the experts that layers choose.
     """
 
     def __init__(self, launches: LayerProgram, experts: Experts, device: DeviceKernels) -> None:
@@ -208,7 +210,7 @@ class BoundProgram:
         program = launches.program
         self._stacks = {index: program.entries(stacks.all) for index, stacks in launches.stacks.items()}
         self._number = program.entries([launches.number])
-        self.slots = launches.slots.entries(program)
+        self.route = Route(launches, self.next_number)
         self.deltas = {index: program.entries(places.all) for index, places in launches.deltas.items()}
         self.attentions = {index: program.entries(places.all) for index, places in launches.attentions.items()}
         self.ngrams = {index: program.entries(added.window.all) for index, added in launches.ngrams.items()}
@@ -263,9 +265,14 @@ class BoundProgram:
 
     def launch(self, first: int, last: int) -> int:
         """Launch a range, which announces a number that was not announced before; return it."""
+        number = self.next_number()
+        self.launches.program.run(first, last)
+        return number
+
+    def next_number(self) -> int:
+        """A number that was not announced before; the launches to come announce it."""
         self.number += 1
         self._number[0] = self.number
-        self.launches.program.run(first, last)
         return self.number
 
     def settle(self, end: int, failure: BaseException) -> None:
@@ -382,11 +389,12 @@ class LaunchedPass:
         ngrams = NgramAdvance(bound.ngrams, {index: state for index, (_, state) in added.items()}, launches.target)
         end = launches.ranges[after - 1].end
         cuts = sorted({first, after, *added})
+        route = None if launches.places else bound.route.begin(experts, self._watch, leases)
         try:
             for part, until in pairwise(cuts):
                 if part in added:
                     launches.ngrams[part].rows[:] = added[part][0].packed(0)
-                start = launches.ranges[part].start if launches.places else self._route(part, until, leases)
+                start = launches.ranges[part].start if route is None else route.through(part, until)
                 number = bound.launch(start, end if until == after else launches.ranges[until].start)
             launches.done.wait(number)
         except BaseException as error:
@@ -410,34 +418,6 @@ class LaunchedPass:
     def drop_streams(self) -> None:
         """Say that nobody reads the streams that the last run returned, so that they need not be kept from the next."""
         self._program.left = []
-
-    def _route(self, first: int, after: int, leases: PassLeases) -> int:
-        """Go up to the last layer's experts, which are in place then; return where their launches begin."""
-        bound, launches, watch, experts = self._program, self._program.launches, self._watch, self._experts
-        ids, slots, arrived = launches.ids.ids, bound.slots, launches.ids.signal
-        start = launches.ranges[first].start
-        for layer in range(first, after):
-            place = launches.ranges[layer]
-            number = bound.launch(start, place.routed if watch is None else place.foreseen)
-            arrived.wait(number)
-            leases.release()
-            lease = experts.request(layer, ids)
-            leases.hold(lease)
-            if watch is not None:
-                watch.requested(layer, ids)
-                if place.routed < place.foreseen:
-                    self._foresee(watch, layer + 1, number)
-            lease.wait()
-            slots[:] = lease.slots
-            start = place.foreseen
-        return start
-
-    def _foresee(self, watch: ForecastPass, target: int, number: int) -> None:
-        forecast = self._program.launches.forecast
-        if forecast is None:
-            raise BackendError("forecasts were asked of a program that makes none")
-        forecast.signal.wait(number)
-        watch.forecaster.forecast_published(target, forecast.logits)
 
 
 def states_of(kind: type[S], states: Mapping[int, LayerState], wanted: Collection[int]) -> dict[int, S]:

@@ -155,15 +155,19 @@ class Signal:
             BackendError: The device failed, or everything launched ended without that number.
         """
         code = self._native.await_number(self.address, number, timeout_s, self._query, self._stream)
+        if code:
+            raise self.failure(code, number, timeout_s=timeout_s)
+
+    def failure(self, code: int, number: int, *, timeout_s: float = SIGNAL_TIMEOUT_S) -> DeviceHung | BackendError:
+        """What compiled code means that did not see ``number`` and returned ``code``."""
         if code == TIMEOUT:
-            raise DeviceHung(
+            return DeviceHung(
                 f"the GPU has not answered for {timeout_s:g} s (kernels have not reached the number {number}); end "
                 "this process and start it again, and look for the reason in the system's log"
             )
         if code == ENDED:
-            raise BackendError(f"kernels ended with the number {self._word[0]} instead of {number}")
-        if code:
-            raise BackendError(f"a kernel failed: the CUDA runtime says {code}; see its list of error codes")
+            return BackendError(f"kernels ended with the number {self._word[0]} instead of {number}")
+        return BackendError(f"a kernel failed: the CUDA runtime says {code}; see its list of error codes")
 
 
 def keep_for_ever(*objects: object) -> None:
@@ -295,12 +299,24 @@ class Program:
         end = len(self._launches) if last is None else last
         if not 0 <= first <= end <= len(self._launches):
             raise BackendError(f"launches {first} to {end} are not among the {len(self._launches)} of the program")
+        refused = self._native.launch(self.compiled, first, end)
+        if refused is not None:
+            raise self.refusal(*refused)
+
+    @property
+    def compiled(self) -> object:
+        """The launches for functions of the compiled module; compiles what is new, as the first `run` does.
+
+        Raises:
+            BackendError: A kernel or an array is refused.
+        """
         if self._compiled is None:
             self._compile()
-        refused = self._native.launch(self._compiled, first, end)
-        if refused is not None:
-            number, code = refused
-            raise BackendError(f"launching {self._launches[number].spec.name} failed: the CUDA runtime says {code}")
+        return self._compiled
+
+    def refusal(self, number: int, code: int) -> BackendError:
+        """What compiled code means that could not make a launch, by its number, and returned ``code``."""
+        return BackendError(f"launching {self._launches[number].spec.name} failed: the CUDA runtime says {code}")
 
     def _compile(self) -> None:
         """Compile what is new and ask for the addresses of new arrays, together, and describe all launches."""

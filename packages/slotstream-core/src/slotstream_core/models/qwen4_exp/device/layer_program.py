@@ -142,6 +142,7 @@ class LayerProgram:
 
     Attributes:
         target: What runs them.
+        native: The compiled module.
         program: The launches.
         number: The argument that holds what is announced.
         entry: The streams that a run begins with.
@@ -180,7 +181,7 @@ class LayerProgram:
         head: HeadParts | None,
         embedding: Projection | None,
     ) -> None:
-        self._kernels, self.target = kernels, kernels.target
+        self._kernels, self.target, self.native = kernels, kernels.target, kernels.native
         self.program = program = kernels.program()
         self.number = program.place("number")
         self.done = Announcement(kernels, self.number)

@@ -1,0 +1,84 @@
+#include "launched_layers.h"
+
+#include <string.h>
+#include <time.h>
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int32_t await(const ss_layer_words *words, const uint32_t *word, uint32_t number) {
+    return ss_await(word, number, words->timeout_s, words->query, words->stream);
+}
+
+/* Read ahead for the next layer, whose forecast may still be on its way; returns the code of waiting for it. */
+static int32_t foresee(const ss_layer_words *words, ss_tickets *tickets, const ss_layer_step *step) {
+    const ss_layer_forecast *next = &step->next;
+    if (next->layer < 0) return 0;
+    int32_t code = await(words, words->foreseen, step->number);
+    if (!code)
+        ss_foresee(tickets, next->layer, words->logits, &next->ranks, next->least, NULL, 0, &next->limits, next->named);
+    return code;
+}
+
+/* Whether everything came that the request waits for. */
+static int is_there(const ss_request *request, int64_t wait_ms) {
+    const ss_granted *granted = &request->granted;
+    if (granted->absent_count && !request->batch) return 0;
+    for (int64_t i = 0; i <= request->joined_count; i++) {
+        ss_batch *batch = i < request->joined_count ? request->joined[i].batch : request->batch;
+        if (batch && (!ss_batch_wait(batch, wait_ms) || ss_batch_state_of(batch)->failures)) return 0;
+    }
+    return 1;
+}
+
+/* Take in what a batch brought, whose records are pairs of key and slot. */
+static void settle(ss_residency *r, ss_batch *batch, const int32_t *records, int64_t count, int was_ahead) {
+    const ss_batch_state *state = ss_batch_state_of(batch);
+    r->counts[SS_BYTES_READ] += state->bytes_read;
+    r->counts[SS_READ_NS] += state->read_ns;
+    if (was_ahead) r->counts[SS_AHEAD_BYTES] += state->bytes_read;
+    ss_take_in(r, records, count);
+    ss_batch_release(batch);
+}
+
+static void settle_all(ss_residency *r, ss_request *request) {
+    for (int64_t i = 0; i < request->joined_count; i++) {
+        const ss_joined *one = &request->joined[i];
+        settle(r, one->batch, (int32_t[]){(int32_t)one->key, (int32_t)one->slot}, 1, 1);
+    }
+    if (request->batch) settle(r, request->batch, request->granted.absent, request->granted.absent_count, 0);
+    request->joined_count = 0;
+    request->batch = NULL;
+}
+
+int32_t ss_take_layer(const ss_layer_words *words, const ss_program *program, ss_tickets *tickets,
+                      const ss_layer_step *step, int32_t *held, ss_request *request, int32_t *code, int64_t *launch) {
+    ss_residency *r = ss_tickets_residency(tickets);
+    request->joined_count = 0;
+    request->batch = NULL;
+    *code = ss_run_launches(program, step->first, step->last, launch);
+    if (*code) return SS_LAYER_NOT_LAUNCHED;
+    *code = await(words, words->chosen, step->number);
+    if (*code) return SS_LAYER_NOT_CHOSEN;
+    ss_let_go(r, held + 1, held[0]); /* the kernels that read there ended before this router's */
+    held[0] = 0;
+    request->granted.held = held + 1;
+    if (ss_ask(tickets, step->layer, words->ids, words->top, request) != SS_OK) return SS_LAYER_REFUSED;
+    if (request->granted.absent_count && ss_can_fetch(r)) ss_fetch(r, NULL, step->layer, &request->granted);
+    ss_bring(tickets, request);
+    held[0] = (int32_t)request->granted.held_count;
+    ss_drop_tickets(tickets, (step->layer + 1) * r->expert_count);
+    if (step->learnt) ss_learn(tickets, step->learnt, words->ids, words->top, step->rate);
+    *code = foresee(words, tickets, step);
+    if (*code) return SS_LAYER_ASKED;
+    int64_t started = now_ns();
+    int there = is_there(request, step->wait_ms);
+    if (there) settle_all(r, request);
+    r->counts[SS_WAIT_NS] += now_ns() - started;
+    if (!there) return SS_LAYER_ASKED;
+    memcpy(words->slots, request->granted.slots, (size_t)words->top * sizeof *words->slots);
+    return SS_LAYER_PLACED;
+}

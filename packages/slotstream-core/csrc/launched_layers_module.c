@@ -1,0 +1,142 @@
+/* A launched layer's part of the host as Python functions; see launched_layers.h and _native.pyi. Conventions as in module.c. */
+#include "launched_layers.h"
+#include "layer_module.h"
+#include "residency_module.h"
+
+#define CAPSULE "slotstream_core._native.layer_words"
+#define ARRAYS 3
+#define INTEGERS "lq"
+#define TOLD 4 /* numbers before the joined records, as `ask` tells them */
+
+typedef struct {
+    ss_layer_words words;
+    Py_buffer views[ARRAYS];
+    int count;
+} Kept;
+
+static void forget(Kept *kept) {
+    while (kept->count > 0) PyBuffer_Release(&kept->views[--kept->count]);
+    PyMem_Free(kept);
+}
+
+static void destroy(PyObject *capsule) { forget(PyCapsule_GetPointer(capsule, CAPSULE)); }
+
+static const uint32_t *word_of(Call *call, PyObject *object) {
+    int64_t address = integer(call, object);
+    require(call, address % 4 == 0, "there is no word at the address");
+    return (const uint32_t *)(intptr_t)address;
+}
+
+/* layer_words(chosen, ids, foreseen or 0, logits or None, slots, timeout_s, query, stream) */
+PyObject *ss_py_layer_words(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "layer_words", count, 8)) return NULL;
+    int64_t slots = 0;
+    ss_layer_words words = {.chosen = word_of(&call, args[0])};
+    words.ids = int32_array(&call, args[1], &words.top, 0);
+    words.foreseen = word_of(&call, args[2]);
+    if (args[3] != Py_None) words.logits = flat(&call, args[3], &words.experts, 0);
+    words.slots = (int32_t *)int32_array(&call, args[4], &slots, PyBUF_WRITABLE);
+    words.timeout_s = call.failed ? 0.0 : PyFloat_AsDouble(args[5]);
+    if (PyErr_Occurred()) call.failed = 1;
+    words.query = (ss_query_function)(intptr_t)integer(&call, args[6]);
+    words.stream = (void *)(intptr_t)integer(&call, args[7]);
+    require(&call, words.chosen != NULL, "there is no word at the address");
+    require(&call, (words.foreseen != NULL) == (words.logits != NULL), "a forecast has a word and logits, or neither");
+    require(&call, words.top > 0 && slots == words.top, "there is not one slot for every id");
+    require(&call, words.query != NULL, "there is no function to ask the device with");
+    require(&call, words.timeout_s >= 0.0 && words.timeout_s <= 1e6, "the time is not one that anybody waits");
+    keep_apart(&call);
+    Kept *kept = call.failed ? NULL : PyMem_Calloc(1, sizeof *kept);
+    if (kept == NULL && !call.failed) PyErr_NoMemory(), call.failed = 1;
+    PyObject *capsule = kept == NULL ? NULL : PyCapsule_New(kept, CAPSULE, destroy);
+    if (capsule != NULL) {
+        kept->words = words;
+        while (call.count > 0) kept->views[kept->count++] = call.views[--call.count]; /* not given back by `finish` */
+    } else if (kept != NULL) {
+        PyMem_Free(kept);
+        call.failed = 1;
+    }
+    PyObject *none = finish(&call);
+    Py_XDECREF(none);
+    return capsule;
+}
+
+/* Shares, and as many ranked ids of one row: args[0] and [1]; or None twice. */
+static int ranks_of(Call *call, PyObject *const *args, ss_forecast *forecast, int shares_change, int64_t experts) {
+    int64_t ids = 0;
+    *forecast = (ss_forecast){.rows = 1};
+    if (args[0] == Py_None || args[1] == Py_None) {
+        require(call, args[0] == args[1], "ranks have shares and ids, or neither");
+        return 0;
+    }
+    forecast->shares = wide_array(call, args[0], "d", &forecast->ranks, shares_change ? PyBUF_WRITABLE : 0);
+    forecast->ranked = (int32_t *)int32_array(call, args[1], &ids, shares_change ? 0 : PyBUF_WRITABLE);
+    require(call, ids == forecast->ranks && ids > 0 && ids <= experts, "ranks and shares disagree");
+    for (int64_t i = 0; shares_change && !call->failed && i < ids; i++)
+        require(call, forecast->ranked[i] >= 0 && forecast->ranked[i] < experts, "an id does not exist");
+    return !call->failed;
+}
+
+/* take_layer(words, program, tickets, layer, first, last, number, learnt shares or None, learnt ids or None, rate,
+ *            next layer, shares or None, ids or None, least, issued, reserved, in_flight, spare,
+ *            slots, held, records, told, wait_ms) -> None, or outcome, code and launch */
+PyObject *ss_py_take_layer(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "take_layer", count, 23)) return NULL;
+    Kept *kept = PyCapsule_GetPointer(args[0], CAPSULE);
+    const ss_program *program = kept == NULL ? NULL : ss_program_of(args[1]);
+    ss_tickets *tickets = program == NULL ? NULL : ss_tickets_of(args[2]);
+    if (tickets == NULL) return NULL;
+    const ss_residency *r = ss_tickets_residency(tickets);
+    const ss_layer_words *words = &kept->words;
+    ss_forecast learnt;
+    ss_layer_step step = {.layer = integer(&call, args[3]), .first = integer(&call, args[4]), .last = integer(&call, args[5])};
+    step.number = (uint32_t)integer(&call, args[6]);
+    require(&call, call.failed || (0 <= step.first && step.first <= step.last && step.last <= ss_program_count(program)),
+            "there are no such launches");
+    require(&call, step.layer >= 0 && step.layer < r->layer_count, "there is no such layer");
+    if (ranks_of(&call, args + 7, &learnt, 1, r->expert_count)) step.learnt = &learnt;
+    step.rate = call.failed ? 0.0 : PyFloat_AsDouble(args[9]);
+    if (PyErr_Occurred()) call.failed = 1;
+    step.next.layer = integer(&call, args[10]);
+    int foreseen = ranks_of(&call, args + 11, &step.next.ranks, 0, r->expert_count);
+    require(&call, foreseen ? step.next.layer >= 0 && step.next.layer < r->layer_count : step.next.layer < 0,
+            "a layer to be forecast exists and has ranks");
+    require(&call, !foreseen || (words->logits != NULL && words->experts == r->expert_count), "no forecast is published");
+    step.next.least = call.failed ? 0.0 : PyFloat_AsDouble(args[13]);
+    if (PyErr_Occurred()) call.failed = 1;
+    step.next.limits = (ss_ahead_limits){.issued = integer(&call, args[14]), .reserved = integer(&call, args[15])};
+    step.next.limits.in_flight = integer(&call, args[16]);
+    step.next.limits.spare = integer(&call, args[17]);
+    int32_t *held = NULL;
+    ss_request request = {.granted = ss_granted_of(&call, args + 18, words->top, &held)};
+    int64_t numbers = 0, launch = 0;
+    int64_t *told = wide_array(&call, args[21], INTEGERS, &numbers, PyBUF_WRITABLE);
+    step.wait_ms = integer(&call, args[22]);
+    require(&call, call.failed || numbers >= TOLD + 3 * words->top, "an array has another size");
+    require(&call, call.failed || (held[0] >= 0 && held[0] <= words->top), "more slots are named than there is room for");
+    for (int32_t i = 1; !call.failed && i <= held[0]; i++)
+        require(&call, held[i] >= 0 && held[i] < r->slot_count && r->holds[held[i]] > 0, "a slot is not held");
+    keep_apart(&call);
+    step.next.named = call.failed || !foreseen ? NULL : PyMem_Malloc((size_t)step.next.ranks.ranks * sizeof(int32_t));
+    if (foreseen && step.next.named == NULL && !call.failed) PyErr_NoMemory(), call.failed = 1;
+    int32_t outcome = SS_LAYER_PLACED, code = 0;
+    if (!call.failed) {
+        request.joined = (ss_joined *)(told + TOLD);
+        Py_BEGIN_ALLOW_THREADS
+        outcome = ss_take_layer(words, program, tickets, &step, held, &request, &code, &launch);
+        Py_END_ALLOW_THREADS
+        told[0] = request.granted.absent_count;
+        told[1] = request.granted.coming_count;
+        told[2] = request.joined_count;
+        told[3] = (int64_t)(intptr_t)request.batch;
+    }
+    PyMem_Free(step.next.named);
+    PyObject *none = finish(&call);
+    if (none == NULL || outcome == SS_LAYER_PLACED) return none;
+    Py_DECREF(none);
+    return Py_BuildValue("(iiL)", (int)outcome, (int)code, (long long)launch);
+}
