@@ -6,7 +6,7 @@ import gc
 import logging
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from slotstream_core.generation.decoding import logits_row
 from slotstream_core.models.qwen4_exp.attention import AttentionState
 from slotstream_core.models.qwen4_exp.device.ends import LaunchedEmbedding
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, random_row
-from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, Signal
+from slotstream_core.models.qwen4_exp.device.launching import TIMEOUT, LaunchedKernels, Signal
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
 from slotstream_core.models.qwen4_exp.gated_delta import DeltaState
 from slotstream_core.models.qwen4_exp.moe import PassWatch, Shown
@@ -507,15 +507,17 @@ def test_a_device_that_hangs_is_given_up_and_nothing_it_works_on_is_freed(
 ) -> None:
     """Whether it hangs in the middle of a row, or is found to when a record could not be read."""
     given_up: list[int] = []
+    failure = Signal.failure
 
-    def wait(signal: Signal, number: int, *, waiting: Callable[..., None] = Signal.wait) -> None:
-        try:
-            waiting(signal, number, timeout_s=0.01)
-        except DeviceHung:
-            given_up.append(number)
-            raise
+    def told(signal: Signal, code: int, number: int, *, timeout_s: float = 0.01) -> Exception:
+        given_up.extend([number] * (code == TIMEOUT))
+        return failure(signal, code, number, timeout_s=timeout_s)
 
-    monkeypatch.setattr(Signal, "wait", wait)
+    monkeypatch.setattr(Signal, "failure", told)
+    monkeypatch.setattr(Signal.wait, "__kwdefaults__", {"timeout_s": 0.01})
+    monkeypatch.setattr("slotstream_core.models.qwen4_exp.device.route.SIGNAL_TIMEOUT_S", 0.01)
+    if failing:  # layers that take their experts step by step hold nothing then
+        monkeypatch.setattr(StreamedExperts, "open_run", lambda experts, top: None)
     with opened(checkpoint, kernels) as found:
         state = found.prompt()
         target.launches()
