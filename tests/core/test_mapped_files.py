@@ -47,6 +47,7 @@ class PinningDevice(ScriptedDevice):
         self.lies = False
         self.keeps_pages = False
         self.fetched = 0
+        self.copied_by: list[int] = []
         self.unregistered_in_use = False
         self.open_gate = threading.Event()
         self.open_gate.set()
@@ -79,6 +80,7 @@ class PinningDevice(ScriptedDevice):
         return super()._finish(stream)
 
     def _copy(self, target: int, source: int, byte_count: int, direction: int, stream: int) -> int:
+        self.copied_by.append(threading.get_ident())
         pinned = self._is_registered(source, byte_count)
         self.fetched += pinned * byte_count
         if pinned and self.keeps_pages:  # of a file that became shorter, which only the device may look at
@@ -312,6 +314,32 @@ def test_reads_ahead_are_taken_back_before_they_begin(many: ExpertFile) -> None:
         for batch in batches:
             assert batch.done.wait(240)
             assert batch.errors == {} or batch.cancelled
+
+
+def test_copies_ahead_are_begun_by_who_asks_unless_something_is_waited_for(many: ExpertFile) -> None:
+    device, me = PinningDevice(), threading.get_ident()
+    with reading(many, device) as (reader, arrays):
+        records = [Record(0, expert, expert, False) for expert in range(3)]
+        read_batch(reader, arrays, records[:1], ahead=True)
+        assert set(device.copied_by) == {me}
+        device.copied_by.clear()
+        device.open_gate.clear()
+        while device.entered.acquire(blocking=False):
+            pass
+        wanted, ahead = (reader.prepare([record], arrays) for record in records[1:])
+        reader.submit(wanted)
+        assert device.entered.acquire(timeout=240)
+        begun = len(device.copied_by)
+        reader.submit_ahead(ahead)
+        assert set(device.copied_by) == {me}
+        assert len(device.copied_by) == begun > 0
+        device.open_gate.set()
+        assert ahead.done.wait(240)
+        assert wanted.done.wait(240)
+        assert device.copied_by[:begun] == [me] * begun
+        assert me not in device.copied_by[begun:]
+        assert len(device.copied_by) == 2 * begun
+        check_slots(many, arrays, records)
 
 
 def test_pinning_ends_when_the_lanes_are_closed(many: ExpertFile, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,6 +266,17 @@ def test_a_failed_read_ends_the_sweep_and_gives_every_slot_back(stored: ExpertFi
         sweep_all(stored, experts, [np.ones(EXPERTS, np.int64)] * LAYERS)
 
 
+def test_scales_are_looked_at_once_though_a_sweep_keeps_nothing(stored: ExpertFile) -> None:
+    with streamed(stored, 12, SweepOptions(admits=False)) as experts:
+        assert isinstance(experts.pool.reader.source, ScriptedSource)
+        warm(experts, 2, range(12))  # no slot is unused
+        experts.pool.reader.source.failing = {(0, 5)}
+        with pytest.raises(ExpertReadError), opened_sweep(experts) as sweep:
+            take(stored, experts, sweep, 0, rows_of(3, 4, 5))
+        records = {expert: experts.pool.lent_record(0, expert, 0) for expert in (3, 4, 5)}
+        assert {expert: record.check for expert, record in records.items()} == {3: False, 4: False, 5: True}
+
+
 def test_a_failed_read_ahead_that_is_not_needed_harms_nobody(stored: ExpertFile) -> None:
     source = ScriptedSource(stored.layout())
     with StreamedExperts(source, slot_count=24, lane_count=2) as experts:

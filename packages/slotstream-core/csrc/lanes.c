@@ -280,7 +280,10 @@ static void stage(ss_lanes *lanes, ss_batch *batch, int64_t job, int queue) {
     if (left && !begun) ss_copy_later(lanes->copier, &place->wish);
     else if (!left) end_copies(&place->wish, 0);
     pthread_mutex_lock(&lanes->lock);
-    if (begun) place->begun = begun, place->next = lanes->begun, lanes->begun = place;
+    if (!begun) return;
+    berth **last = &lanes->begun; /* what was begun first ends first */
+    while (*last) last = &(*last)->next;
+    place->begun = begun, place->next = NULL, *last = place;
 }
 
 /* With the lock: wait for copies that were begun; 0 when there are none. */
@@ -294,12 +297,38 @@ static int end_begun(ss_lanes *lanes) {
     return 1;
 }
 
+/* With the lock: the first batch of a queue, if its next job is of mapped memory and may begin. */
+static ss_batch *next_mapped(ss_lanes *lanes, int queue) {
+    while (lanes->first[queue] && !has_jobs(lanes->first[queue])) dequeue_first(lanes, queue);
+    ss_batch *batch = lanes->first[queue];
+    int may = batch && is_mapped(batch, batch->next_job) && lanes->fetching[queue] < MOST_FETCHING && lanes->unused[queue];
+    return may && (queue == DEMAND || !lanes->demand) && !lanes->closed ? batch : NULL;
+}
+
+/* With the lock: what is mapped and may begin is begun by this thread, which saves waking another one first; a lane has to
+ * end it. */
+static void begin_mapped(ss_lanes *lanes, int queue) {
+    ss_batch *batch;
+    lanes->helping++;
+    while ((batch = next_mapped(lanes, queue)) != NULL) {
+        lanes->fetching[queue]++;
+        refer(batch);
+        stage(lanes, batch, claim_job(batch), queue);
+    }
+    lanes->helping--;
+    while (lanes->closed && end_begun(lanes)) {} /* nobody else may be left for it */
+    if (lanes->closed) pthread_cond_broadcast(&lanes->finished);
+}
+
 static void *work(void *argument) {
     lane *self = argument;
     ss_lanes *lanes = self->lanes;
     pthread_mutex_lock(&lanes->lock);
     for (;;) {
-        if (end_begun(lanes)) continue;
+        if (end_begun(lanes)) {
+            begin_mapped(lanes, AHEAD);
+            continue;
+        }
         if (lanes->closed) break;
         int64_t job;
         ss_batch *batch = claim(lanes, self->queue, &job);
@@ -451,20 +480,6 @@ const ss_batch_state *ss_batch_state_of(const ss_batch *batch) { return &batch->
 
 int64_t ss_batch_reads(const ss_batch *batch) { return batch->plan.segment_count; }
 
-/* With the lock: what is mapped of a batch that somebody waits for is begun by this thread, which saves waking another one
- * first; that one ends it. */
-static void begin_mapped(ss_batch *batch) {
-    ss_lanes *lanes = batch->lanes;
-    if (batch->over || !has_jobs(batch) || !is_mapped(batch, batch->next_job)) return;
-    if (lanes->fetching[DEMAND] == MOST_FETCHING || !lanes->unused[DEMAND]) return;
-    lanes->fetching[DEMAND]++, lanes->helping++;
-    refer(batch);
-    stage(lanes, batch, claim_job(batch), DEMAND);
-    lanes->helping--;
-    while (lanes->closed && end_begun(lanes)) {} /* nobody else may be left for it */
-    if (lanes->closed) pthread_cond_broadcast(&lanes->finished);
-}
-
 int32_t ss_batch_submit(ss_batch *batch) {
     if (!batch) return SS_BAD_ARGUMENT;
     ss_lanes *lanes = batch->lanes;
@@ -475,7 +490,7 @@ int32_t ss_batch_submit(ss_batch *batch) {
         lanes->demand++;
     }
     enqueue(batch, DEMAND);
-    begin_mapped(batch);
+    begin_mapped(lanes, DEMAND);
     wake(lanes, DEMAND, queued_jobs(lanes, DEMAND) + (lanes->begun != NULL));
     pthread_mutex_unlock(&lanes->lock);
     return SS_OK;
@@ -498,13 +513,16 @@ int32_t ss_batches_read_ahead(ss_batch *const *batches, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         if (lanes->closed) cancel(batches[i]);
         enqueue(batches[i], AHEAD);
+    }
+    begin_mapped(lanes, AHEAD);
+    for (int64_t i = 0; i < count; i++) {
         const ss_plan *plan = &batches[i]->plan;
         int64_t read = plan->mapped_jobs > batches[i]->next_job ? plan->mapped_jobs : batches[i]->next_job;
         jobs += plan->job_count - read, mapped += read - batches[i]->next_job;
         for (int64_t s = 0; s < plan->segment_count; s++) bytes += plan->segments[s].mapped ? 0 : plan->segments[s].bytes;
     }
     if (mapped > MOST_FETCHING) mapped = MOST_FETCHING;
-    int64_t woken = lanes->demand ? 0 : mapped + worth_waking(lanes, jobs, bytes);
+    int64_t woken = (lanes->begun != NULL) + (lanes->demand ? 0 : mapped + worth_waking(lanes, jobs, bytes));
     pthread_mutex_unlock(&lanes->lock);
     for (int64_t i = 0; i < woken; i++) pthread_cond_signal(&lanes->wake[AHEAD]); /* they need the lock at once */
     return SS_OK;

@@ -35,7 +35,7 @@ from slotstream_core.experts.confidence import Ids, Logits, RankConfidence
 from slotstream_core.experts.integrity import UNMAPPED, first_contradiction
 from slotstream_core.experts.leases import AheadLimits, Loading, PoolLease
 from slotstream_core.experts.reader import ExpertReader
-from slotstream_core.experts.residency import COUNTED, WARMED, CompiledGrants, Count, Residency
+from slotstream_core.experts.residency import CHECKED, COUNTED, WARMED, CompiledGrants, Count, Residency
 from slotstream_core.experts.resident import ResidentLease
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.stacks import Lease, Slots
@@ -398,6 +398,11 @@ class SlotPool:
     def lent_record(self, layer: int, expert: int, slot: int) -> Record:
         """Return what to read to bring an expert into a lent slot, its scales to be checked the first time."""
         return self._record(layer * self.layout.expert_count + expert, slot)
+
+    def found_sound(self, layer: int, experts: Sequence[int]) -> None:
+        """Take note that the scales of records read into lent slots are finite, so that nobody looks at them again."""
+        for key in self._keys(layer, experts):
+            self._residency.marks[key] |= CHECKED
 
     @property
     def can_fetch(self) -> bool:

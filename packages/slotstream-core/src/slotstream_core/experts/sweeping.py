@@ -366,9 +366,11 @@ class ExpertSweep:
         started = time.perf_counter()
         batch = coming.batch
         batch.done.wait()
+        read = [expert for index, expert in enumerate(coming.experts) if index not in batch.errors]
+        self._pool.found_sound(coming.layer, read)
         self._pool.count(
             wait_s=time.perf_counter() - started,
-            swept_records=len(coming.experts) - len(batch.errors),
+            swept_records=len(read),
             bytes_read=batch.bytes_read,
             read_s=batch.read_s,
             failed_records=0 if batch.cancelled else len(batch.errors),
