@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import weakref
 from collections import Counter
@@ -326,6 +327,40 @@ def test_a_pool_may_move_between_tokens(checkpoint: Path, kernels: DeviceKernels
             if slots == LAYERS * EXPERTS:
                 moving.experts.load_all()
             np.testing.assert_array_equal(moving.token(token, states[1]), launched.token(token, states[0]))
+
+
+@pytest.mark.parametrize("named", [0, 1])
+def test_a_pool_whose_addresses_could_not_be_named_is_named_by_the_next_token(
+    checkpoint: Path,
+    kernels: DeviceKernels,
+    launched: Opened,
+    target: EmulatedTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    named: int,
+) -> None:
+    with opened(checkpoint, kernels) as moving:
+        state, other = moving.prompt(), launched.prompt()
+        for found, each in ((moving, state), (launched, other)):
+            found.token(11, each)
+        moving.experts.resize(LAYERS * EXPERTS)
+        moving.experts.load_all()
+        moving.token(12, state.fork())  # makes the program
+        moving.experts.resize(LAYERS * EXPERTS // 2)
+        moving.experts.resize(LAYERS * EXPERTS)
+        moving.experts.load_all()
+        addresses, calls = target.addresses, itertools.count()
+
+        def refuse(arrays: Sequence[mx.array]) -> list[int]:
+            if next(calls) == named:  # those of the experts, or those of their places
+                raise BackendError("no address")
+            return addresses(arrays)
+
+        fork = state.fork()
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "addresses", refuse)
+            with pytest.raises(BackendError, match="no address"):
+                moving.token(12, fork)
+        np.testing.assert_array_equal(moving.token(12, state), launched.token(12, other))
 
 
 def made_up_correction() -> Correction:

@@ -239,6 +239,7 @@ class BoundProgram:
             places: The slot of every expert, by layer, where the program looks slots up.
         """
         moved: dict[int, list[mx.array]] = {}
+        weights: dict[int, weakref.ref[mx.array]] = {}
         for index in self._stacks:
             arrays = self._experts.arrays(index)
             gate, known = arrays.gate, self._weights.get(index)
@@ -249,13 +250,14 @@ class BoundProgram:
                     if isinstance(stack, QuantizedStack)
                     for array in (stack.weight, stack.scales, stack.biases)
                 ]
-                self._weights[index] = weakref.ref(gate.weight)
+                weights[index] = weakref.ref(gate.weight)
         if moved:
             self._name(moved)
         if changed := [index for index, found in places.items() if self._places.get(index) is not found]:
             launches = self.launches
             launches.program.point([launches.places[index] for index in changed], [places[index] for index in changed])
             self._places |= {index: places[index] for index in changed}
+        self._weights |= weights  # last: all of it holds from now on
 
     def _name(self, moved: Mapping[int, list[mx.array]]) -> None:
         distinct = {id(array): array for arrays in moved.values() for array in arrays}
