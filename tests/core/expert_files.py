@@ -91,14 +91,16 @@ def expert_file(
     bits: Literal[4, 8] | None = 4,
     float_dtype: PieceDtype = "BF16",
     seed: int = 0,
+    gap: int = 0,
 ) -> Iterator[ExpertFile]:
-    """Write and open a file of experts: nine kinds of piece when `bits` is given, else three."""
+    """Write a file of experts after `gap` other bytes, and open it: nine kinds of piece with `bits`, else three."""
     path = directory / f"experts-{layers}-{experts}-{bits}-{float_dtype}.bin"
     random = np.random.default_rng(seed)
     path.write_bytes(b"")
     stored = ExpertFile(path=path, fd=os.open(path, os.O_RDONLY))
     try:
         with path.open("wb") as out:
+            out.write(bytes(gap))
             for layer in range(layers):
                 stored.modules.append(f"layers.{layer}.mlp.switch_mlp")
                 for projection in ("gate", "up", "down"):

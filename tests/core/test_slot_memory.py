@@ -10,7 +10,7 @@ from slotstream_core.backend import FloatName
 from slotstream_core.errors import BackendError
 from slotstream_core.experts import cuda_memory as cuda_module
 from slotstream_core.experts.batches import Batch, Record
-from slotstream_core.experts.cuda_memory import cuda_memory, prove
+from slotstream_core.experts.cuda_memory import CudaMemory, cuda_memory, prove
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slot_memory import (
     LARGE_PAGE_BYTES,
@@ -190,6 +190,53 @@ def test_without_a_cuda_runtime_slots_are_written_in_place(
     assert memory.direct
     assert memory.apart
     assert "libnosuchruntime.so" in caplog.text
+
+
+class PinningRuntime:
+    """The functions of the CUDA runtime that pin memory; the device finds it `shift` bytes further on."""
+
+    def __init__(self, *, code: int = 0, shift: int = 0) -> None:
+        self.code = code
+        self.shift = shift
+        self.pinned: dict[int, tuple[int, int]] = {}
+
+    def cudaHostRegister(self, place: Any, size: Any, flags: Any) -> int:  # noqa: N802
+        if not self.code:
+            self.pinned[place.value] = (size.value, flags.value)
+        return self.code
+
+    def cudaHostGetDevicePointer(self, found: Any, place: Any, flags: Any) -> int:  # noqa: N802
+        found._obj.value = place.value + self.shift
+        return 0
+
+    def cudaHostUnregister(self, place: Any) -> int:  # noqa: N802
+        return 0 if self.pinned.pop(place.value, None) else 1
+
+
+def test_files_are_pinned_for_reading_only_and_let_go() -> None:
+    memory = CudaMemory.__new__(CudaMemory)
+    memory._kernel = 0
+    assert memory.pins is None  # without the kernel nothing fetches from there
+    memory._kernel = 1
+    assert memory.pins is memory
+    runtime = memory._runtime = PinningRuntime()
+    memory.register(4096, 8192)
+    assert runtime.pinned == {4096: (8192, 0x0B)}  # portable, mapped, read-only
+    memory.unregister(4096)
+    assert runtime.pinned == {}
+    with pytest.raises(BackendError, match="the CUDA runtime says 1"):
+        memory.unregister(4096)
+
+
+@pytest.mark.parametrize(
+    ("code", "shift", "said"), [(801, 0, "pinning 8,192 bytes.* says 801"), (0, 64, "another address")]
+)
+def test_memory_that_the_driver_does_not_pin_as_it_should_is_not_kept(code: int, shift: int, said: str) -> None:
+    memory = CudaMemory.__new__(CudaMemory)
+    runtime = memory._runtime = PinningRuntime(code=code, shift=shift)  # type: ignore[assignment]
+    with pytest.raises(BackendError, match=said):
+        memory.register(4096, 8192)
+    assert runtime.pinned == {}
 
 
 def test_pieces_made_of_whole_blocks_begin_on_one_in_every_slot_that_the_host_writes(

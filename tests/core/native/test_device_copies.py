@@ -19,7 +19,7 @@ from slotstream_core.experts.slot_memory import DeviceCopies
 from slotstream_core.experts.slots import SlotArrays
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.native.binding import library_path
-from tests.core.expert_files import ExpertFile, read_batch
+from tests.core.expert_files import ExpertFile, expert_file, read_batch
 from tests.core.native.test_device_lanes import ScriptedDevice, check_random_records
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -67,6 +67,7 @@ class LaunchingDevice(ScriptedDevice):
         super().__init__()
         self.kernel = kernel
         self.launches: list[Pieces] = []
+        self.grids: list[int] = []
         self.launch_code = 0
         self._waiting: dict[int, list[tuple[Pieces, int, int]]] = {}
         self._guard = threading.Lock()
@@ -92,6 +93,7 @@ class LaunchingDevice(ScriptedDevice):
         right = handle == KERNEL_HANDLE and not shared and (blocks.y, blocks.z, threads.y, threads.z) == (1, 1, 1, 1)
         with self._guard:
             self.launches.append(pieces)
+            self.grids.append(blocks.x)
             self._waiting.setdefault(on, []).append((pieces, blocks.x, threads.x))
         return self.launch_code if right else 1
 
@@ -122,6 +124,44 @@ def test_a_launch_that_the_device_refuses_fails_its_records(stored: ExpertFile, 
         batch = read_batch(reader, SlotArrays(layout, 1, device), [Record(0, 2, 0, True)])
     assert isinstance(batch.errors[0], BackendError)
     assert "the CUDA runtime says 700" in str(batch.errors[0])
+
+
+class Pins:
+    """Every memory of the host is a device's, too."""
+
+    def register(self, address: int, byte_count: int) -> None:
+        pass
+
+    def unregister(self, address: int) -> None:
+        pass
+
+    def fetch(self, address: int, byte_count: int) -> bytes:
+        return ctypes.string_at(address, byte_count)
+
+
+@pytest.mark.parametrize(("gap", "unit"), [(0, 16), (8, 8), (20, 4), (7, 1)])
+def test_records_of_a_pinned_file_take_as_large_units_as_its_offsets_allow(
+    tmp_path: Path, kernel: ctypes.CDLL, gap: int, unit: int
+) -> None:
+    device = LaunchingDevice(kernel)
+    device.pins = Pins()
+    with expert_file(tmp_path, experts=60, gap=gap) as stored:
+        layout = stored.layout("BF16")
+        with StoredExperts(layout) as source, ExpertReader(source, lane_count=1, memory=device, native=True) as reader:
+            assert reader.mapped is not None
+            reader.mapped.pin(1 << 40)
+            assert reader.mapped.finished.wait(240)
+            arrays = SlotArrays(layout, 60, device)
+            for count in (60, 3):
+                records = [Record(1, expert, expert, False) for expert in range(count)]
+                assert read_batch(reader, arrays, records).errors == {}
+                for record in records:
+                    for kind, view in enumerate(arrays.views):
+                        assert view[record.slot].tobytes() == stored.bytes_of(layout, 1, record.expert, kind)
+    unit = min(unit, *(address & -address for address in arrays.addresses))  # slots may lie worse than on a device
+    assert {launch.unit for launch in device.launches} == {unit}
+    assert 1 <= max(device.grids) <= 8 * 16 // unit
+    assert len(device.grids) == 5 + 1  # 540 pieces and 27
 
 
 @pytest.mark.parametrize("unit", [16, 8, 4, 1])
