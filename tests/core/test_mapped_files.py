@@ -242,8 +242,10 @@ def test_a_device_that_does_not_fetch_what_is_there_is_not_used(
         read_batch(reader, arrays, records)
         check_slots(many, arrays, records)
         assert device.fetched == 0
+        assert device.registered == {}
+        assert reader.mapped is not None
+        assert reader.mapped.pinned_bytes == 0
     assert "does not fetch the bytes of a mapped file" in caplog.text
-    assert device.registered == {}
 
 
 def test_what_cannot_be_pinned_is_said_when_it_was_asked_for(
@@ -340,6 +342,20 @@ def test_copies_ahead_are_begun_by_who_asks_unless_something_is_waited_for(many:
         assert me not in device.copied_by[begun:]
         assert len(device.copied_by) == 2 * begun
         check_slots(many, arrays, records)
+
+
+def test_without_a_thread_for_it_files_are_read(
+    many: ExpertFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    device = PinningDevice()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with reading(many, device) as (reader, arrays):
+        assert read_batch(reader, arrays, [Record(0, 0, 0, False)]).errors == {}
+    assert device.fetched == 0
+    assert "can't start new thread" in caplog.text
 
 
 def test_pinning_ends_when_the_lanes_are_closed(many: ExpertFile, monkeypatch: pytest.MonkeyPatch) -> None:

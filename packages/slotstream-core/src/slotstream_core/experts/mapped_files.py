@@ -114,7 +114,11 @@ class MappedFiles:
             return
         self.finished.clear()
         thread = threading.Thread(target=self._work, args=(most_bytes,), name="slotstream-pinning", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # there are too many threads
+            self.finished.set()
+            logger.warning("files of experts are read, which is slower than fetching from pinned ones: %s", error)
 
     def stop(self) -> None:
         """Pin no more than what has been begun, without waiting."""
@@ -184,14 +188,25 @@ class MappedFiles:
         while done < min(region.byte_count, most_bytes) and not self._stopping.is_set():
             step = min(STEP_BYTES, region.byte_count - done, most_bytes - done)
             sample = _bring(fd, region.start + done, min(step, region.end - region.start - done))
-            self._pins.register(address + done, step)
-            first = not self._registered
-            self._registered.append((address + done, step))
-            if first and self._pins.fetch(address + done, len(sample)) != sample:
-                raise BackendError("the device does not fetch the bytes of a mapped file")
+            self._register(address + done, step, sample)
             done += step
             check(self._library.mapped_extend(self.handle, number, address, done), "telling lanes of a mapped file")
         return done
+
+    def _register(self, address: int, byte_count: int, sample: bytes) -> None:
+        """Pin one step; the first one has to come back from the device as `sample`, which it begins with.
+
+        Raises:
+            BackendError: The driver refuses, or the device does not fetch what lies there.
+        """
+        self._pins.register(address, byte_count)
+        try:
+            if not self._registered and self._pins.fetch(address, len(sample)) != sample:
+                raise BackendError("the device does not fetch the bytes of a mapped file")
+        except BackendError:
+            self._pins.unregister(address)
+            raise
+        self._registered.append((address, byte_count))
 
     def _let_go(self) -> None:
         """Unregister and unmap everything. The lock is held, and nobody fetches any more."""
