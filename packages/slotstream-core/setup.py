@@ -82,6 +82,7 @@ HEADERS = (
     "pieces.h",
     "pieces_body.h",
     "mirrors.h",
+    "clock.h",
     "copies.h",
     "mapped.h",
     "launches.h",

@@ -1,11 +1,13 @@
 #include "copies.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define STREAMS 2 /* while one's copies are under way, the other's can begin */
 #define COPY_DEFAULT 4 /* cudaMemcpyDefault: the runtime sees from the addresses which way it goes */
 #define STREAM_NON_BLOCKING 1
+#define EVENT_WITHOUT_TIME 2
 /* Of threads that fetch 16 bytes at a time, enough to keep the bus busy; of others as many more. What is too much would
  * only queue on it, before what the device fetches to begin the next kernel. */
 #define MOST_BLOCKS 8
@@ -18,6 +20,8 @@ typedef struct ss_begun {
     int made, busy;
     ss_wish *wishes; /* of what was begun apart, and what that came to */
     int32_t code;
+    void *event;        /* after the copies that were begun last; made once */
+    atomic_int marked;  /* whether it is */
 } stream;
 
 struct ss_copier {
@@ -137,6 +141,12 @@ void ss_copy_later(ss_copier *copier, ss_wish *wish) {
     pthread_mutex_unlock(&copier->lock);
 }
 
+/* Without the lock: let others follow what was begun on a stream. What marked copies before these stays right: they ended. */
+static void mark(const ss_device *device, stream *on) {
+    int made = on->event || (device->event && !device->event(&on->event, EVENT_WITHOUT_TIME));
+    atomic_store_explicit(&on->marked, made && !on->code && !device->record(on->event, on->handle), memory_order_release);
+}
+
 ss_begun *ss_copy_begin(ss_copier *copier, ss_wish *wish) {
     pthread_mutex_lock(&copier->lock);
     stream *on = take_stream(copier, STREAMS, SS_APART);
@@ -145,7 +155,12 @@ ss_begun *ss_copy_begin(ss_copier *copier, ss_wish *wish) {
     wish->next = NULL;
     on->wishes = wish;
     on->code = begin(&copier->device, on, wish);
+    mark(&copier->device, on);
     return on;
+}
+
+int ss_copy_follow(ss_copier *copier, ss_begun *begun, void *stream) {
+    return atomic_load_explicit(&begun->marked, memory_order_acquire) && !copier->device.follow(stream, begun->event, 0);
 }
 
 void ss_copy_end(ss_copier *copier, ss_begun *on) {

@@ -23,12 +23,20 @@ typedef int32_t (*ss_stream_function)(void **stream, uint32_t flags);
 typedef int32_t (*ss_launch_function)(const void *kernel, ss_grid blocks, ss_grid threads, void **arguments,
                                       size_t shared_bytes, void *stream);
 
+/* And those of cudaEventCreateWithFlags, cudaEventRecord and cudaStreamWaitEvent. */
+typedef int32_t (*ss_event_function)(void **event, uint32_t flags);
+typedef int32_t (*ss_record_function)(void *event, void *stream);
+typedef int32_t (*ss_follow_function)(void *stream, void *event, uint32_t flags);
+
 typedef struct ss_device {
     ss_copy_function copy; /* null: there is no device */
     ss_finish_function finish;
     ss_stream_function stream;
     ss_launch_function launch; /* null: pieces are copied one by one */
     void *kernel;              /* takes one ss_pieces, by value, and copies every piece */
+    ss_event_function event;   /* this and the next two are null where no stream can wait for another one's copies */
+    ss_record_function record;
+    ss_follow_function follow;
 } ss_device;
 
 /* The argument of the kernel; `slotstream_core.experts.copy_kernel` has the same in CUDA. */
@@ -72,6 +80,9 @@ void ss_copy_later(ss_copier *copier, ss_wish *wish);
 typedef struct ss_begun ss_begun;
 ss_begun *ss_copy_begin(ss_copier *copier, ss_wish *wish);
 void ss_copy_end(ss_copier *copier, ss_begun *begun);
+
+/* Have what comes on a stream of the device wait for copies that were begun, ended or not: 1, or 0 where it cannot. */
+int ss_copy_follow(ss_copier *copier, ss_begun *begun, void *stream);
 
 /* As ss_copy_later, returning the code when they are complete. */
 int32_t ss_copy_all(ss_copier *copier, const ss_copy *copies, int64_t count);

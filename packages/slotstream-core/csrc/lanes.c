@@ -4,14 +4,12 @@
  * somebody refers to it: the caller, a queue, or a thread at one of its jobs; the lanes as long as a batch does. */
 #include "lanes.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "segments.h"
 
 #define MOST_LANES 512
@@ -69,42 +67,13 @@ struct ss_batch {
     atomic_int references;
     ss_plan plan;
     /* under the lock: */
+    ss_begun *apart; /* the copies of its job that was begun last, of mapped memory */
+    int64_t ended_ns;
     ss_batch *next[QUEUES];
     int queued[QUEUES], gated, running, untouched, over;
     int64_t next_job;
     atomic_int stopped; /* also read by threads at its jobs */
 };
-
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-/* Wait for `condition`, at most until `deadline_ns`; 0 when the time is over. */
-static int wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, int64_t deadline_ns) {
-#if defined(__APPLE__)
-    int64_t left = deadline_ns - now_ns();
-    struct timespec span = {left > 0 ? left / 1000000000 : 0, left > 0 ? left % 1000000000 : 0};
-    return pthread_cond_timedwait_relative_np(condition, lock, &span) != ETIMEDOUT;
-#else
-    struct timespec moment = {deadline_ns / 1000000000, deadline_ns % 1000000000};
-    return pthread_cond_timedwait(condition, lock, &moment) != ETIMEDOUT;
-#endif
-}
-
-static int start_condition(pthread_cond_t *condition) {
-#if defined(__APPLE__)
-    return pthread_cond_init(condition, NULL);
-#else
-    pthread_condattr_t attributes;
-    if (pthread_condattr_init(&attributes)) return -1;
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    int code = pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-    return code;
-#endif
-}
 
 static int64_t deadline_of(int64_t milliseconds) {
     const int64_t longest = (int64_t)1 << 40; /* 34 years */
@@ -213,6 +182,7 @@ static void finish_if_over(ss_batch *batch) {
     ss_lanes *lanes = batch->lanes;
     if (batch->running || has_jobs(batch) || batch->over) return;
     batch->over = 1;
+    batch->ended_ns = now_ns();
     __atomic_store_n(&batch->state.done, 1, __ATOMIC_RELEASE);
     if (batch->gated && --lanes->demand == 0) wake(lanes, AHEAD, queued_jobs(lanes, AHEAD));
     if (lanes->waiting) pthread_cond_broadcast(&lanes->finished);
@@ -284,6 +254,7 @@ static void stage(ss_lanes *lanes, ss_batch *batch, int64_t job, int queue) {
     berth **last = &lanes->begun; /* what was begun first ends first */
     while (*last) last = &(*last)->next;
     place->begun = begun, place->next = NULL, *last = place;
+    batch->apart = begun;
 }
 
 /* With the lock: wait for copies that were begun; 0 when there are none. */
@@ -364,7 +335,8 @@ static int usable(const ss_lane_settings *s) {
                 (s->ahead_scratch && s->ahead_scratch_bytes > 0 && s->ahead_scratch_stride >= s->ahead_scratch_bytes &&
                  (uintptr_t)s->ahead_scratch % unit == 0 && s->ahead_scratch_stride % unit == 0);
     const ss_device *d = &s->device;
-    int device = !d->copy || (d->finish && d->stream && !d->launch == !d->kernel && s->job_bytes <= s->scratch_bytes &&
+    int device = !d->copy || (d->finish && d->stream && !d->launch == !d->kernel && !d->event == !d->record &&
+                              !d->event == !d->follow && s->job_bytes <= s->scratch_bytes &&
                               (!s->ahead_lanes || s->job_bytes <= s->ahead_scratch_bytes));
     return scratch && ahead && device && (!s->mapped || d->copy) && s->demand_lanes >= 1 && s->ahead_lanes >= 0 &&
            s->demand_lanes <= MOST_LANES && s->ahead_lanes <= MOST_LANES && s->merge_bytes >= 0 && s->job_bytes >= 0 &&
@@ -567,6 +539,18 @@ int32_t ss_batch_wait(ss_batch *batch, int64_t milliseconds) {
     pthread_mutex_unlock(&lanes->lock);
     return over;
 }
+
+int ss_batch_follow(ss_batch *batch, void *stream) {
+    pthread_mutex_lock(&batch->lanes->lock);
+    const ss_plan *plan = &batch->plan;
+    int over = batch->over, failed = batch->state.failures > 0 || batch->state.cancelled;
+    ss_begun *begun = plan->job_count == 1 && plan->mapped_jobs == 1 ? batch->apart : NULL;
+    pthread_mutex_unlock(&batch->lanes->lock);
+    if (failed || over) return over && !failed;
+    return begun && ss_copy_follow(batch->lanes->copier, begun, stream);
+}
+
+int64_t ss_batch_ended_ns(const ss_batch *batch) { return batch->ended_ns; }
 
 void ss_batch_cancel(ss_batch *batch) {
     pthread_mutex_lock(&batch->lanes->lock);

@@ -116,6 +116,12 @@ SS_API int32_t ss_batches_read_ahead(ss_batch *const *batches, int64_t count); /
  * are made by the waiting thread itself. */
 SS_API int32_t ss_batch_wait(ss_batch *batch, int64_t milliseconds);
 
+/* Have what comes on a stream of the device wait for the batch, whose reads are all copies from mapped memory under way: 1, also
+ * where it is done without failures; 0 where somebody has to wait for it. */
+int ss_batch_follow(ss_batch *batch, void *stream);
+
+int64_t ss_batch_ended_ns(const ss_batch *batch); /* of a batch that is done: when, by the monotonic clock */
+
 /* Drop what no thread has begun. */
 SS_API void ss_batch_cancel(ss_batch *batch);
 

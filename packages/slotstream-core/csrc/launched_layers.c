@@ -1,13 +1,8 @@
 #include "launched_layers.h"
 
 #include <string.h>
-#include <time.h>
 
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
+#include "clock.h"
 
 static int32_t await(const ss_layer_words *words, const uint32_t *word, uint32_t number) {
     return ss_await(word, number, words->timeout_s, words->query, words->stream);
@@ -23,13 +18,27 @@ static int32_t foresee(const ss_layer_words *words, ss_tickets *tickets, const s
     return code;
 }
 
+/* A request's batches, one after the other: those joined, then its own; null where it has none. */
+static ss_batch *batch_of(const ss_request *request, int64_t number) {
+    return number < request->joined_count ? request->joined[number].batch : request->batch;
+}
+
 /* Whether everything came that the request waits for. */
 static int is_there(const ss_request *request, int64_t wait_ms) {
-    const ss_granted *granted = &request->granted;
-    if (granted->absent_count && !request->batch) return 0;
     for (int64_t i = 0; i <= request->joined_count; i++) {
-        ss_batch *batch = i < request->joined_count ? request->joined[i].batch : request->batch;
+        ss_batch *batch = batch_of(request, i);
         if (batch && (!ss_batch_wait(batch, wait_ms) || ss_batch_state_of(batch)->failures)) return 0;
+    }
+    return 1;
+}
+
+static int waits(const ss_request *request) { return request->joined_count || request->batch; }
+
+/* Whether what is launched from now on waits itself for everything that the request waits for. */
+static int follow(const ss_request *request, void *stream) {
+    for (int64_t i = 0; i <= request->joined_count; i++) {
+        ss_batch *batch = batch_of(request, i);
+        if (batch && !ss_batch_follow(batch, stream)) return 0;
     }
     return 1;
 }
@@ -54,15 +63,28 @@ static void settle_all(ss_residency *r, ss_request *request) {
     request->batch = NULL;
 }
 
+int ss_settle_layer(ss_residency *r, ss_request *request, int64_t since_ns, int64_t wait_ms) {
+    if (!waits(request)) return 1;
+    if (!is_there(request, wait_ms)) return 0;
+    int64_t ended_ns = since_ns;
+    for (int64_t i = 0; i <= request->joined_count; i++) {
+        ss_batch *batch = batch_of(request, i);
+        if (batch && ss_batch_ended_ns(batch) > ended_ns) ended_ns = ss_batch_ended_ns(batch);
+    }
+    r->counts[SS_WAIT_NS] += ended_ns - since_ns;
+    settle_all(r, request);
+    return 1;
+}
+
 int32_t ss_take_layer(const ss_layer_words *words, const ss_program *program, ss_tickets *tickets,
-                      const ss_layer_step *step, int32_t *held, ss_request *request, int32_t *code, int64_t *launch) {
+                      const ss_layer_step *step, int32_t *held, ss_request *request, int64_t *since_ns, int32_t *code,
+                      int64_t *launch) {
     ss_residency *r = ss_tickets_residency(tickets);
-    request->joined_count = 0;
-    request->batch = NULL;
     *code = ss_run_launches(program, step->first, step->last, launch);
     if (*code) return SS_LAYER_NOT_LAUNCHED;
     *code = await(words, words->chosen, step->number);
     if (*code) return SS_LAYER_NOT_CHOSEN;
+    if (!ss_settle_layer(r, request, *since_ns, step->wait_ms)) return SS_LAYER_LEFT;
     ss_let_go(r, held + 1, held[0]); /* the kernels that read there ended before this router's */
     held[0] = 0;
     request->granted.held = held + 1;
@@ -70,15 +92,13 @@ int32_t ss_take_layer(const ss_layer_words *words, const ss_program *program, ss
     if (request->granted.absent_count && ss_can_fetch(r)) ss_fetch(r, NULL, step->layer, &request->granted);
     ss_bring(tickets, request);
     held[0] = (int32_t)request->granted.held_count;
+    *since_ns = now_ns();
     ss_drop_tickets(tickets, (step->layer + 1) * r->expert_count);
     if (step->learnt) ss_learn(tickets, step->learnt, words->ids, words->top, step->rate);
     *code = foresee(words, tickets, step);
     if (*code) return SS_LAYER_ASKED;
-    int64_t started = now_ns();
-    int there = is_there(request, step->wait_ms);
-    if (there) settle_all(r, request);
-    r->counts[SS_WAIT_NS] += now_ns() - started;
-    if (!there) return SS_LAYER_ASKED;
+    if (request->granted.absent_count && !request->batch) return SS_LAYER_ASKED; /* it could not be planned */
+    if (!follow(request, words->stream) && !ss_settle_layer(r, request, *since_ns, step->wait_ms)) return SS_LAYER_ASKED;
     memcpy(words->slots, request->granted.slots, (size_t)words->top * sizeof *words->slots);
     return SS_LAYER_PLACED;
 }

@@ -42,18 +42,24 @@ typedef struct ss_layer_step {
 } ss_layer_step;
 
 enum ss_layer_outcome {
-    SS_LAYER_PLACED,       /* everything is in its slot, and the slots are told */
+    SS_LAYER_PLACED,       /* everything is in its slot, or is going to be when the next launches begin; the slots are told */
     SS_LAYER_NOT_LAUNCHED, /* `code` says why launch number `launch` was refused; nothing was asked for */
     SS_LAYER_NOT_CHOSEN,   /* `code` is that of ss_await; nothing was asked for */
     SS_LAYER_REFUSED,      /* ss_ask refused: nothing is held, what was joined counts, and nothing was learnt or foreseen */
+    SS_LAYER_LEFT,         /* what the layer before left is late or failed, and still the caller's; nothing was asked for */
     SS_LAYER_ASKED         /* slots are held, and what is to come is the caller's to wait for: it is late, failed, or could not
                               be planned; or the forecast never came, and `code` is that of ss_await */
 };
 
-/* `held`, a count and as many slots, is what the layer before holds, which goes back once this one's router has spoken, and
- * then what this one holds: top + 1 values. `request` has room for top ids; unless the outcome is SS_LAYER_REFUSED or
- * SS_LAYER_ASKED no batch is left in it. */
+/* What is on its way to a layer's slots by copies alone is waited for by the kernels themselves: it is left in the request, to
+ * be settled by the next call, or by `ss_settle_layer` after the last one and once what follows is done. Its wait counts from
+ * `since_ns` to its end. On entry `request` is what the layer before left, or nothing. `held`, a count and as many slots, is what the layer before holds, which goes back once this one's router has spoken, and
+ * then what this one holds: top + 1 values. `request` has room for top ids. */
 int32_t ss_take_layer(const ss_layer_words *words, const ss_program *program, ss_tickets *tickets,
-                      const ss_layer_step *step, int32_t *held, ss_request *request, int32_t *code, int64_t *launch);
+                      const ss_layer_step *step, int32_t *held, ss_request *request, int64_t *since_ns, int32_t *code,
+                      int64_t *launch);
+
+/* Take in what a layer left: 1, and nothing is left; 0, with nothing done, where it is late or failed. */
+int ss_settle_layer(ss_residency *residency, ss_request *request, int64_t since_ns, int64_t wait_ms);
 
 #endif

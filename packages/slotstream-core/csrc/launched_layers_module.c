@@ -6,7 +6,7 @@
 #define CAPSULE "slotstream_core._native.layer_words"
 #define ARRAYS 3
 #define INTEGERS "lq"
-#define TOLD 4 /* numbers before the joined records, as `ask` tells them */
+#define TOLD 4 /* numbers before the joined records, as `ask` tells them; behind the last one is since when a layer waits */
 
 typedef struct {
     ss_layer_words words;
@@ -79,6 +79,55 @@ static int ranks_of(Call *call, PyObject *const *args, ss_forecast *forecast, in
     return !call->failed;
 }
 
+/* What was told of a request, whose batches and absent records are the arrays' own. */
+static void read_request(const int64_t *told, ss_request *request) {
+    request->granted.absent_count = told[0];
+    request->granted.coming_count = told[1];
+    request->joined = (ss_joined *)(told + TOLD);
+    request->joined_count = told[2];
+    request->batch = (ss_batch *)(intptr_t)told[3];
+}
+
+static void tell_request(const ss_request *request, int64_t *told) {
+    told[0] = request->granted.absent_count;
+    told[1] = request->granted.coming_count;
+    told[2] = request->joined_count;
+    told[3] = (int64_t)(intptr_t)request->batch;
+}
+
+/* Whether told numbers may be those of a request for so many ids. Addresses are believed. */
+static int is_request(const int64_t *told, int64_t ids) {
+    return told[0] >= 0 && told[0] <= ids && told[2] >= 0 && told[2] <= ids;
+}
+
+/* settle_layer(tickets, records, told, wait_ms) -> whether nothing is left of what `take_layer` left */
+PyObject *ss_py_settle_layer(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Call call;
+    if (!starts(&call, "settle_layer", count, 4)) return NULL;
+    ss_tickets *tickets = ss_tickets_of(args[0]);
+    if (tickets == NULL) return NULL;
+    int64_t numbers = 0, values = 0;
+    ss_request request = {.granted = {.absent = (int32_t *)int32_array(&call, args[1], &values, 0)}};
+    int64_t *told = wide_array(&call, args[2], INTEGERS, &numbers, PyBUF_WRITABLE);
+    int64_t wait_ms = integer(&call, args[3]), ids = values / 3;
+    require(&call, call.failed || numbers == TOLD + 3 * ids + 1, "an array has another size");
+    require(&call, call.failed || is_request(told, ids), "that is no request");
+    keep_apart(&call);
+    int settled = 0;
+    if (!call.failed) {
+        read_request(told, &request);
+        Py_BEGIN_ALLOW_THREADS
+        settled = ss_settle_layer(ss_tickets_residency(tickets), &request, told[numbers - 1], wait_ms);
+        Py_END_ALLOW_THREADS
+        tell_request(&request, told);
+    }
+    PyObject *none = finish(&call);
+    if (none == NULL) return NULL;
+    Py_DECREF(none);
+    return PyBool_FromLong(settled);
+}
+
 /* take_layer(words, program, tickets, layer, first, last, number, learnt shares or None, learnt ids or None, rate,
  *            next layer, shares or None, ids or None, least, issued, reserved, in_flight, spare,
  *            slots, held, records, told, wait_ms) -> None, or outcome, code and launch */
@@ -116,7 +165,8 @@ PyObject *ss_py_take_layer(PyObject *self, PyObject *const *args, Py_ssize_t cou
     int64_t numbers = 0, launch = 0;
     int64_t *told = wide_array(&call, args[21], INTEGERS, &numbers, PyBUF_WRITABLE);
     step.wait_ms = integer(&call, args[22]);
-    require(&call, call.failed || numbers >= TOLD + 3 * words->top, "an array has another size");
+    require(&call, call.failed || numbers == TOLD + 3 * words->top + 1, "an array has another size");
+    require(&call, call.failed || is_request(told, words->top), "that is no request");
     require(&call, call.failed || (held[0] >= 0 && held[0] <= words->top), "more slots are named than there is room for");
     for (int32_t i = 1; !call.failed && i <= held[0]; i++)
         require(&call, held[i] >= 0 && held[i] < r->slot_count && r->holds[held[i]] > 0, "a slot is not held");
@@ -125,14 +175,11 @@ PyObject *ss_py_take_layer(PyObject *self, PyObject *const *args, Py_ssize_t cou
     if (foreseen && step.next.named == NULL && !call.failed) PyErr_NoMemory(), call.failed = 1;
     int32_t outcome = SS_LAYER_PLACED, code = 0;
     if (!call.failed) {
-        request.joined = (ss_joined *)(told + TOLD);
+        read_request(told, &request);
         Py_BEGIN_ALLOW_THREADS
-        outcome = ss_take_layer(words, program, tickets, &step, held, &request, &code, &launch);
+        outcome = ss_take_layer(words, program, tickets, &step, held, &request, &told[numbers - 1], &code, &launch);
         Py_END_ALLOW_THREADS
-        told[0] = request.granted.absent_count;
-        told[1] = request.granted.coming_count;
-        told[2] = request.joined_count;
-        told[3] = (int64_t)(intptr_t)request.batch;
+        tell_request(&request, told);
     }
     PyMem_Free(step.next.named);
     PyObject *none = finish(&call);

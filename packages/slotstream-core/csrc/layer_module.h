@@ -39,6 +39,7 @@ PyObject *ss_py_program(PyObject *self, PyObject *const *args, Py_ssize_t count)
 PyObject *ss_py_launch(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_await_number(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_layer_words(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *ss_py_settle_layer(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *ss_py_take_layer(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -568,7 +568,7 @@ static PyMethodDef methods[] = {
     WHOLE(residency), WHOLE(grant),      WHOLE(take_in), WHOLE(fetch), WHOLE(let_go), WHOLE(forecast),
     WHOLE(tickets),   WHOLE(list_tickets), WHOLE(settle_tickets), WHOLE(finish_dropped), WHOLE(drop_tickets),
     WHOLE(read_ahead), WHOLE(foresee),   WHOLE(requested), WHOLE(redeem), WHOLE(ask),
-    WHOLE(program),  WHOLE(launch),      WHOLE(await_number), WHOLE(layer_words), WHOLE(take_layer),
+    WHOLE(program),  WHOLE(launch),      WHOLE(await_number), WHOLE(layer_words), WHOLE(take_layer), WHOLE(settle_layer),
     {"instruction_sets", py_instruction_sets, METH_NOARGS, NULL},
     {"is_narrow", py_is_narrow, METH_O, NULL},
     {"can_fetch", ss_py_can_fetch, METH_O, NULL},

@@ -4,12 +4,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #endif
 
+#include "clock.h"
 #include "segments.h"
 #include "threads.h"
 
@@ -19,12 +19,6 @@
 #define RECORD_BYTES (1 << 18)   /* of a record that is read by those who compute */
 #define PROJECTIONS 3            /* gate, up and down: each has its kinds side by side, the longest first */
 #define NO_WAITING 8             /* RWF_NOWAIT of <linux/fs.h>: only what is in the page cache */
-
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 static void hold(ss_residency *r, int32_t slot) { r->counts[SS_IDLE] -= r->holds[slot]++ == 0; }
 

@@ -24,7 +24,7 @@
 #define SS_API
 #endif
 
-#define SS_ABI_VERSION 4
+#define SS_ABI_VERSION 5
 
 enum ss_code {
     SS_OK = 0,

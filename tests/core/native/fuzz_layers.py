@@ -43,8 +43,13 @@ def take_layer(m: Maker) -> list[Any]:
         *(words, m.module.program(*described), made, m.random.randrange(reading.layers)),
         *(first, m.up_to(len(described[3]), first), number, *learnt, 0.25, *target, m.random.random(), *limits(m)),
         *(np.zeros(count, np.int32) for count in (top, top + 1, 3 * top)),
-        *(np.zeros(4 + 3 * top, np.int64), m.up_to(20)),
+        *(np.zeros(5 + 3 * top, np.int64), m.up_to(20)),
     ]
 
 
-RECIPES = {recipe.__name__: recipe for recipe in (layer_words, take_layer)}
+def settle_layer(m: Maker) -> list[Any]:
+    top = m.up_to(4)
+    return [with_tickets(m)[1], np.zeros(3 * top, np.int32), np.zeros(5 + 3 * top, np.int64), m.up_to(20)]
+
+
+RECIPES = {recipe.__name__: recipe for recipe in (layer_words, take_layer, settle_layer)}

@@ -712,11 +712,25 @@ def take_layer(
         spare: As there.
         slots: Written, as for `ask`, like the next three.
         held: What the layer before holds, which is given back; then what this one holds.
-        records: As for `ask`.
-        told: As for `ask`.
+        records: As for `ask`, [3 * ids]; with ``told`` what the layer before left to its kernels, then what this one
+            leaves.
+        told: As for `ask`, and one number more. Zeros before the first layer.
         wait_ms: Longest wait for records.
 
     Returns:
-        None when everything is in its slot and the words tell the slots; else an `ss_layer_outcome`, a code, and the
-        number of a launch that was refused.
+        None when everything is in its slot, or will be when the next launches begin, and the words tell the slots; else
+        an `ss_layer_outcome`, a code, and the number of a launch that was refused.
+    """
+
+def settle_layer(tickets: Tickets, records: _Ids, told: npt.NDArray[np.int64], wait_ms: int, /) -> bool:
+    """Take in what the last layer left to its kernels, once these are done.
+
+    Args:
+        tickets: Of the pool.
+        records: As `take_layer` left it, like ``told``.
+        told: Changed: nothing is left, where that is so.
+        wait_ms: Longest wait for records.
+
+    Returns:
+        Whether nothing is left; what is late or failed is still the caller's.
     """

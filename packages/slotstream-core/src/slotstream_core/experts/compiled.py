@@ -281,6 +281,9 @@ class CompiledLanes:
             stream=copies.stream if copies else None,
             launch=copies.launch or None if copies else None,
             kernel=copies.kernel or None if copies else None,
+            event=copies.event or None if copies else None,
+            record=copies.record or None if copies else None,
+            follow=copies.follow or None if copies else None,
             mirrors=source.native_mirrors,
             mapped=mapped.handle if mapped is not None else None,
         )

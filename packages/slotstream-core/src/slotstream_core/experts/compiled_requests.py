@@ -131,7 +131,8 @@ class CompiledRequests:
 class CompiledRun:
     """The requests of one row, each of the same number of experts, by a function of the compiled module.
 
-    Between two of its calls nothing is under way but what is read ahead, and the slots of the last layer are held.
+    Between two of its calls the slots of the last layer are held, and nothing is under way but what is read ahead and
+    what that layer's kernels wait for themselves.
 
     Args:
         requests: Makes leases of what is not finished.
@@ -144,15 +145,20 @@ class CompiledRun:
         slots: Written by it: of each expert, [top].
         held: As `PoolLease` takes it: the slots of the last layer, [top + 1].
         records: Room, [3 * top].
-        told: Room for what `CompiledTickets.asked` reads, [4 + 3 * top].
+        told: Room for what `CompiledTickets.asked` reads, and one number, [5 + 3 * top].
     """
 
     def __init__(self, requests: CompiledRequests, tickets: CompiledTickets, top: int) -> None:
         self._requests, self._tickets = requests, tickets
         self.tickets = tickets.handle
         self.slots, self.held = np.zeros(top, np.int32), np.zeros(top + 1, np.int32)
-        self.records, self.told = np.zeros(3 * top, np.int32), np.zeros(TOLD + 3 * top, np.int64)
+        self.records, self.told = np.zeros(3 * top, np.int32), np.zeros(TOLD + 3 * top + 1, np.int64)
         self.lease = requests.lease_run(self.held)
+
+    @property
+    def left(self) -> bool:
+        """Whether something is left that kernels wait for, and that was not taken in."""
+        return bool(self.told[2] or self.told[3])
 
     def finish(self, *, refused: bool) -> PoolLease | None:
         """The lease of a request whose records are still to be waited for; None where it was refused.
@@ -161,4 +167,5 @@ class CompiledRun:
             refused: Whether it was.
         """
         asked = self._tickets.asked(self.slots.copy(), self.records, self.told, refused=refused)
+        self.told[2:4] = 0  # its batches have another owner
         return self._requests.take_over(asked, self.held)

@@ -87,6 +87,9 @@ class CudaMemory:
             stream=function_address(self._runtime.cudaStreamCreateWithFlags),
             launch=function_address(self._runtime.cudaLaunchKernel) if self._kernel else 0,
             kernel=self._kernel,
+            event=function_address(self._runtime.cudaEventCreateWithFlags),
+            record=function_address(self._runtime.cudaEventRecord),
+            follow=function_address(self._runtime.cudaStreamWaitEvent),
         )
 
     @property

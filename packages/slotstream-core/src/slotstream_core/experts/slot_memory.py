@@ -26,6 +26,9 @@ class DeviceCopies:
         stream: As `cudaStreamCreateWithFlags`.
         launch: As `cudaLaunchKernel`, where a kernel copies; else 0.
         kernel: What it launches, see `slotstream_core.experts.copy_kernel`; else 0.
+        event: As `cudaEventCreateWithFlags`, where a stream can wait for another one's copies; else 0, and so below.
+        record: As `cudaEventRecord`.
+        follow: As `cudaStreamWaitEvent`.
     """
 
     copy: int
@@ -33,6 +36,9 @@ class DeviceCopies:
     stream: int
     launch: int = 0
     kernel: int = 0
+    event: int = 0
+    record: int = 0
+    follow: int = 0
 
 
 class HostPins(Protocol):

@@ -14,7 +14,7 @@ from typing import Final
 from slotstream_core.errors import NativeError
 from slotstream_core.native.elf import check_whole
 
-ABI_VERSION: Final = 4
+ABI_VERSION: Final = 5
 MODULE: Final = "slotstream_core._native"
 
 _REASONS: Final = {

@@ -54,6 +54,9 @@ class LaneSettings(ctypes.Structure):
         ("stream", c_void_p),
         ("launch", c_void_p),
         ("kernel", c_void_p),
+        ("event", c_void_p),
+        ("record", c_void_p),
+        ("follow", c_void_p),
         ("mirrors", c_void_p),
         ("mapped", c_void_p),
     ]

@@ -399,6 +399,8 @@ class LaunchedPass:
                 start = launches.ranges[part].start if route is None else route.through(part, until)
                 number = bound.launch(start, end if until == after else launches.ranges[until].start)
             launches.done.wait(number)
+            if route is not None:
+                route.settle()
         except BaseException as error:
             try:
                 bound.settle(end, error)
@@ -406,6 +408,8 @@ class LaunchedPass:
                 arrays = [experts.arrays(index) for index in range(launches.layers)]
                 keep_for_ever(bound, deltas, attentions, ngrams, arrays, leases.abandon())
                 raise
+            if route is not None:
+                route.abandon()
             raise
         leases.release()
         deltas.complete()

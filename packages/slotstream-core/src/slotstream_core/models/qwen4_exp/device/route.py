@@ -31,7 +31,8 @@ class Outcome(IntEnum):
     NOT_LAUNCHED = 1
     NOT_CHOSEN = 2
     REFUSED = 3
-    ASKED = 4
+    LEFT = 4
+    ASKED = 5
 
 
 class Route:
@@ -118,6 +119,32 @@ class RoutedRow:
             start = ranges[layer].foreseen
         return start
 
+    def settle(self) -> None:
+        """Take in what kernels waited for themselves, once all that was launched is done.
+
+        Raises:
+            BackendError: A record could not be fetched.
+        """
+        run, native = self._run, self._launches.native
+        if run is None or not run.left or native.settle_layer(run.tickets, run.records, run.told, WAIT_MS):
+            return
+        self._wait_for_left(run)
+
+    def abandon(self) -> None:
+        """Give up what kernels were going to wait for: nothing is under way on the device any more."""
+        if self._run is not None and self._run.left:
+            lease = self._run.finish(refused=False)
+            if lease is not None:
+                lease.release()
+
+    def _wait_for_left(self, run: CompiledRun) -> None:
+        """Wait for what kernels waited for themselves and nobody has taken in; say so where it failed."""
+        lease = run.finish(refused=False)
+        if lease is not None:
+            self._leases.hold(lease)
+            lease.wait()
+            lease.release()
+
     def _take(self, layer: int, start: int, end: int) -> None:
         """Take one layer step by step."""
         launches, ids = self._launches, self._launches.ids
@@ -166,12 +193,14 @@ class RoutedRow:
             raise launches.program.refusal(launch, code)
         if outcome == Outcome.NOT_CHOSEN:
             raise launches.ids.signal.failure(code, number)
+        if outcome == Outcome.LEFT:
+            self._wait_for_left(run)
         if self._late is not None:
             self._late.release()
         lease: Lease | None = None
-        if stopped is not None:
+        if outcome in (Outcome.REFUSED, Outcome.ASKED):
             lease = run.finish(refused=outcome == Outcome.REFUSED)
-        if outcome == Outcome.REFUSED:
+        if outcome in (Outcome.REFUSED, Outcome.LEFT):
             lease = self._experts.request(layer, launches.ids.ids)
             if watch is not None and lookahead is not None:
                 lookahead.learn(layer, launches.ids.ids, forecasts)
