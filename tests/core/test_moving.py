@@ -388,7 +388,9 @@ def test_shards_with_a_second_name_are_left_alone(model: Path, tmp_path: Path) -
 
 def test_records_beside_and_records_instead_exclude_each_other(model: Path) -> None:
     repack_checkpoint(model)
-    with pytest.raises(CheckpointError, match=r"repacked holds records beside the stacked tensors; remove it first"):
+    with pytest.raises(
+        CheckpointError, match=r"repacked holds records beside the stacked tensors.*`slotstream repack --undo`"
+    ):
         move_experts(model)
     shutil.rmtree(model / "repacked")
     move_experts(model)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,23 @@ def test_text_survives_encoding_and_incremental_decoding(tokenizer: Tokenizer, t
     decoder = tokenizer.detokenizer()
     pieces = [decoder.feed(token) for token in ids]
     assert "".join(pieces) + decoder.finish() == tokenizer.decode(ids)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
+    text = "hello there " * 100_000
+    done = threading.Event()
+
+    def encode() -> None:
+        tokenizer.encode(text)
+        done.set()
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    turns = 0
+    while not done.wait(0.001):
+        turns += 1
+    thread.join()
+    assert turns > 20  # two to four where the lock is kept
 
 
 def test_incomplete_characters_are_held_back(tokenizer: Tokenizer) -> None:

@@ -154,6 +154,8 @@ def test_values_inside_the_texts_of_arguments_count_for_the_body() -> None:
     assert parse_json_object(held, limits) == json.loads(held)
     with pytest.raises(Refused, match="more than 2,000 values and names"):
         parse_json_object(json.dumps({"calls": [arguments] * 3}).encode(), limits)
+    with pytest.raises(Refused, match="more than 2,000 values and names"):
+        parse_json_object(json.dumps({"calls": [" " + json.dumps([{}] * 2_100)]}).encode(), limits)
 
 
 def test_a_wrong_field_is_refused_and_the_next_request_answered(hello: ScriptedEngine) -> None:

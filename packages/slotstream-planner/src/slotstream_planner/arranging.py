@@ -34,7 +34,7 @@ from slotstream_planner.prefill import LARGEST_PASS
 from slotstream_planner.request import PlanRequest
 from slotstream_planner.splitting import Split, scaled_experts, split_budget, split_pool
 from slotstream_planner.targets import Target, process_target
-from slotstream_planner.units import format_bytes, gb_to_bytes
+from slotstream_planner.units import GB, format_bytes, gb_to_bytes
 
 __all__ = ["Arrangement", "DraftState", "Retention", "arrange", "check_fit"]
 
@@ -346,14 +346,27 @@ def check_fit(arrangement: Arrangement, geometry: ModelGeometry, machine: Machin
             required_bytes=peak,
             available_bytes=usable,
         )
-    ledger, host = arrangement.ledger, machine.host_available_bytes
-    if host is not None and ledger.all_host_bytes > host:
-        raise InsufficientMemory(
-            f"reading experts of {geometry.name} to the device takes {format_bytes(ledger.host_bytes)} of the host's "
-            f"memory, pinned files {format_bytes(ledger.pinned_file_bytes)} and retained conversations "
-            f"{format_bytes(ledger.all_host_bytes - ledger.host_bytes - ledger.pinned_file_bytes)}, and "
-            f"{format_bytes(host)} are available; free memory, give a smaller --pinned-gb or use fewer lanes "
-            "(SLOTSTREAM_IO_QUEUE_DEPTH)",
-            required_bytes=ledger.all_host_bytes,
-            available_bytes=host,
-        )
+    _check_host(arrangement.ledger, geometry, machine)
+
+
+def _check_host(ledger: MemoryLedger, geometry: ModelGeometry, machine: Machine) -> None:
+    """Refuse a plan that takes more of the host's memory, beside a device's own, than is available."""
+    host = machine.host_available_bytes
+    if host is None or ledger.all_host_bytes <= host:
+        return
+    pinned = ledger.pinned_file_bytes
+    beside = ledger.all_host_bytes - pinned
+    takes = (
+        f"reading experts of {geometry.name} to the device takes {format_bytes(ledger.host_bytes)} of the host's memory"
+        f" and retained conversations {format_bytes(beside - ledger.host_bytes)}"
+    )
+    remedy = "free memory or use fewer lanes (SLOTSTREAM_IO_QUEUE_DEPTH)"
+    if pinned:
+        takes += f", pinned files {format_bytes(pinned)} more"
+        most = (host - beside - ledger.host_process_bytes) // (GB // 10) / 10
+        remedy = f"give --pinned-gb {most:g} or less" if most > 0 else "free memory or give --pinned-gb off"
+    raise InsufficientMemory(
+        f"{takes}, and {format_bytes(host)} are available; {remedy}",
+        required_bytes=ledger.all_host_bytes,
+        available_bytes=host,
+    )

@@ -26,8 +26,9 @@ COUNTED_AT_ONCE = 64 * 2**10
 """Bytes that are split into strings and the rest between them, which takes many times their size."""
 MOST_SURROGATES = 2**16
 """Replacing one takes as long as parsing a hundred characters, so a body of nothing else would take seconds."""
-JSON_OBJECT = re.compile(r"\s*\{")
-"""How a text begins that is an object of JSON once more, as a call's arguments are."""
+JSON_NESTED = re.compile(r"\s*[{\[]")
+"""How a text begins that is an object of JSON once more, as a call's arguments are, or an array, which they may not be:
+that is known once it was parsed."""
 
 
 class ClientGone(ServeError):
@@ -209,11 +210,11 @@ def _has_more_marks(body: bytes, most: int) -> bool:
 
 
 def _json_texts(value: Any) -> list[str]:
-    """Return the texts in a parsed JSON value that begin as objects do."""
+    """Return the texts in a parsed JSON value that begin as objects and arrays do."""
     found: list[str] = []
 
     def look(text: str) -> str:
-        if JSON_OBJECT.match(text):
+        if JSON_NESTED.match(text):
             found.append(text)
         return text
 

@@ -318,8 +318,8 @@ def _refuse_records_beside(directory: Path) -> None:
     beside = directory / RECORDS_NAME
     if beside.is_symlink() or beside.exists():
         raise CheckpointError(
-            f"{beside} holds records beside the stacked tensors; remove it first: moving is for a disk that cannot "
-            "hold both"
+            f"{beside} holds records beside the stacked tensors, and moving is for a disk that cannot hold both; "
+            "`slotstream repack --undo` removes them"
         )
 
 

@@ -349,7 +349,9 @@ def _refuse_moved(directory: Path, layouts: Mapping[PartName, ExpertLayout]) -> 
 
 def _check_link(link: Path, destination: Path) -> None:
     if link.is_dir() and not link.is_symlink():
-        raise CheckpointError(f"{link} holds records already; remove it to keep them in {destination} instead")
+        raise CheckpointError(
+            f"{link} holds records already; `slotstream repack --undo` removes them to keep others in {destination}"
+        )
     if not os.access(link.parent, os.W_OK):
         raise CheckpointError(f"{link.parent} cannot be written to, so it cannot lead to records in {destination}")
 

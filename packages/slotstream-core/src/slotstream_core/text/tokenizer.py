@@ -82,7 +82,8 @@ class Tokenizer:
                 f"character {error.start + 1:,} of the text is {text[error.start]!a}, which is no character; "
                 "give the text in UTF-8"
             ) from error
-        ids: list[int] = self._backing.encode(text, add_special_tokens=False).ids
+        (encoding,) = self._backing.encode_batch_fast([text], add_special_tokens=False)  # `encode` keeps Python's lock
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Sequence[int], *, markers: bool = False) -> str:
