@@ -65,12 +65,12 @@ def test_a_size_is_taken_as_it_is_and_refused_with_the_numbers_where_it_does_not
     assert plan(PUBLISHED, device(None), replace(REQUEST, pinned_gb=3)).ledger.pinned_file_bytes == 3 * GB
     assert plan(PUBLISHED, device(500), replace(REQUEST, pinned_gb=400)).ledger.pinned_file_bytes < FILES * 1.01
     with pytest.raises(
-        InsufficientMemory, match=r"pinned files 9\.00 GB more.*give --pinned-gb 2\.2 or less"
+        InsufficientMemory, match=r"pinned files 9\.00 GB more.*give --pinned-gb 2\.2 or less$"
     ) as refused:
         plan(PUBLISHED, device(5), replace(REQUEST, pinned_gb=9))
     assert refused.value.available_bytes == 5 * GB
     plan(PUBLISHED, device(5), replace(REQUEST, pinned_gb=2.2))
-    with pytest.raises(InsufficientMemory, match="free memory or give --pinned-gb off"):
+    with pytest.raises(InsufficientMemory, match="free memory or give --pinned-gb off$"):
         plan(PUBLISHED, device(1), replace(REQUEST, pinned_gb=9))
     with pytest.raises(InsufficientMemory) as lanes_alone:
         plan(PUBLISHED, device(0.01), replace(REQUEST, pinned_gb="off"))

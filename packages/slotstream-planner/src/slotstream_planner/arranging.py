@@ -369,4 +369,5 @@ def _check_host(ledger: MemoryLedger, geometry: ModelGeometry, machine: Machine)
         f"{takes}, and {format_bytes(host)} are available; {remedy}",
         required_bytes=ledger.all_host_bytes,
         available_bytes=host,
+        of_host=True,
     )

@@ -72,11 +72,15 @@ class InsufficientMemory(PlannerError):
     Attributes:
         required_bytes: What the smallest arrangement of this request needs.
         available_bytes: What the machine or the request allows; None when it could not be read.
+        of_host: Whether the host's memory beside a device's own is what falls short.
     """
 
     code = "insufficient_memory"
 
-    def __init__(self, message: str, *, required_bytes: int, available_bytes: int | None) -> None:
+    def __init__(
+        self, message: str, *, required_bytes: int, available_bytes: int | None, of_host: bool = False
+    ) -> None:
         super().__init__(message)
         self.required_bytes = required_bytes
         self.available_bytes = available_bytes
+        self.of_host = of_host

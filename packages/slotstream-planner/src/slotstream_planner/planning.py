@@ -195,6 +195,8 @@ def plan(geometry: ModelGeometry, machine: Machine, request: PlanRequest | None 
     try:
         return resolve_plan(geometry, machine, request)
     except InsufficientMemory as error:
+        if error.of_host:  # it says itself what helps; another budget or window of the device does not
+            raise
         raise with_remedy(error, geometry, machine, request) from error
 
 
