@@ -426,6 +426,8 @@ int32_t ss_lanes_close(ss_lanes *lanes, int64_t milliseconds) {
     return running;
 }
 
+void ss_lanes_refer(ss_lanes *lanes) { atomic_fetch_add_explicit(&lanes->references, 1, memory_order_relaxed); }
+
 void ss_lanes_release(ss_lanes *lanes) {
     if (lanes) let_lanes_go(lanes);
 }
@@ -443,7 +445,7 @@ int32_t ss_batch_create(ss_lanes *lanes, const ss_piece_kind *kinds, int64_t kin
     batch->lanes = lanes;
     batch->untouched = 1;
     atomic_init(&batch->references, 1);
-    atomic_fetch_add_explicit(&lanes->references, 1, memory_order_relaxed);
+    ss_lanes_refer(lanes);
     *result = batch;
     return SS_OK;
 }

@@ -96,6 +96,9 @@ SS_API int32_t ss_lanes_create(const ss_lane_settings *settings, ss_lanes **lane
  * Returns how many still run; call it again to wait longer. */
 SS_API int32_t ss_lanes_close(ss_lanes *lanes, int64_t milliseconds);
 
+/* Keep them until one more ss_lanes_release: closed lanes still plan batches, which are over once they are submitted. */
+void ss_lanes_refer(ss_lanes *lanes);
+
 /* Let go of the lanes, which ss_lanes_close has ended; batches may outlive them. In a forked child only this is
  * possible, and nothing is waited for there. */
 SS_API void ss_lanes_release(ss_lanes *lanes);

@@ -31,6 +31,7 @@ int32_t ss_tickets_create(ss_residency *residency, ss_lanes *lanes, const ss_pla
     ss_tickets *t = calloc(1, sizeof *t);
     if (!t) return SS_NO_MEMORY;
     *t = (ss_tickets){.residency = residency, .lanes = lanes, .places = places};
+    ss_lanes_refer(lanes); /* who closes them need not be who asks */
     t->all = calloc((size_t)residency->slot_count, sizeof *t->all);
     t->named = calloc((size_t)(residency->layer_count * residency->expert_count), 1);
     t->seen = calloc((size_t)residency->expert_count, 1);
@@ -42,6 +43,7 @@ int32_t ss_tickets_create(ss_residency *residency, ss_lanes *lanes, const ss_pla
 
 void ss_tickets_free(ss_tickets *t) {
     for (int64_t i = 0; i < t->count; i++) ss_batch_release(t->all[i].batch);
+    ss_lanes_release(t->lanes);
     free(t->all);
     free(t->named);
     free(t->seen);

@@ -39,7 +39,7 @@ typedef struct ss_ticket_state {
     int32_t dropped; /* whether nobody will ask: then it is no ticket any more */
 } ss_ticket_state;
 
-/* `residency` has kinds and lives longer; `places` [layer_count, kind_count] and `lanes`, too. */
+/* `residency` has kinds and lives longer; `places` [layer_count, kind_count], too. `lanes` are kept, and may be closed. */
 int32_t ss_tickets_create(ss_residency *residency, ss_lanes *lanes, const ss_place *places, ss_tickets **tickets);
 
 /* Reads under way go on: the slots must stay until they ended. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -434,3 +435,99 @@ def test_a_launch_that_is_refused_gives_up_what_kernels_were_to_wait_for(
     assert followed.device.followed
     followed.experts.pool.check_integrity()
     followed.token(11, fork)
+
+
+class Around:
+    """Something that happens around a compiled call, which it is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[Callable[[], object]], object]) -> None:
+        native = importlib.import_module("slotstream_core._native")
+        taken = native.take_layer
+        self.calls = 0
+
+        def take(*arguments: object) -> object:
+            self.calls += 1
+            return act(lambda: taken(*arguments))
+
+        monkeypatch.setattr(native, "take_layer", take)
+
+
+def test_an_interrupt_that_is_raised_as_a_compiled_call_returns_leaves_no_record_unread(
+    ways: tuple[Way, Way], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = ways[0]
+    state = way.found.prompt()
+    fork, pool = state.fork(), way.found.experts.pool
+    pool.forget()
+    finish_tickets(pool)
+    gate, me, read = threading.Event(), threading.get_ident(), way.found.source.read
+
+    def read_when_open(fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+        if threading.get_ident() != me:
+            gate.wait()
+        return read(fd, buffers, offset)
+
+    monkeypatch.setattr(way.found.source, "read", read_when_open)
+
+    def interrupt(call: Callable[[], object]) -> object:
+        assert call() == (Outcome.ASKED, 0, 0)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(route, "WAIT_MS", 0)
+        around = Around(patch, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            way.token(11, state)
+    assert around.calls == 1
+    pool.check_integrity()
+    gate.set()
+    np.testing.assert_array_equal(way.token(11, fork), ways[1].token(11, ways[1].found.prompt()))
+    finish_tickets(pool)
+    pool._under_way.finish()
+    pool.check_integrity()
+    assert not pool._leases
+    assert pool._residency.idle == SLOTS
+
+
+def test_what_was_requested_after_a_refusal_is_given_back_when_the_forecast_fails(
+    ways: tuple[Way, Way], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = ways[0]
+    state = way.found.prompt()
+    pool = way.found.experts.pool
+    pool.forget()
+
+    def refuse(call: Callable[[], object]) -> object:
+        lent = pool.lend(SLOTS)
+        assert call() == (Outcome.REFUSED, 0, 0)
+        pool.take_back(lent)
+        return Outcome.REFUSED, 0, 0
+
+    def fail(*_: object) -> None:
+        raise BackendError("no forecast")
+
+    Around(monkeypatch, refuse)
+    monkeypatch.setattr(Forecaster, "forecast_published", fail)
+    with pytest.raises(BackendError, match="no forecast"):
+        way.token(11, state)
+    pool._under_way.finish()
+    pool.check_integrity()
+    assert not pool._leases
+    assert pool._residency.idle == SLOTS
+
+
+def test_closing_the_experts_between_two_layers_is_told(ways: tuple[Way, Way], monkeypatch: pytest.MonkeyPatch) -> None:
+    way = ways[0]
+    state = way.found.prompt()
+    way.found.experts.pool.forget()
+
+    def close(call: Callable[[], object]) -> object:
+        if around.calls == 2:
+            way.found.experts.close()
+        return call()
+
+    around = Around(monkeypatch, close)
+    with pytest.raises(ExpertReadError, match="cancelled before it started|is closed"):
+        way.token(11, state)
+    assert around.calls == 2
+    way.found.experts.pool.check_integrity()

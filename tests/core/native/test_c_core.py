@@ -62,7 +62,7 @@ def build_residency(folder: pathlib.Path, *flags: str) -> pathlib.Path:
         *flags,
         x86=False,
         test="residency_test",
-        more=("residency.c", "segments.c", "copies.c", "mapped.c", "mirrors.c"),
+        more=("requests.c", "tickets.c", "residency.c", *LANES),
     )
 
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "residency.h"
+#include "requests.h"
 
 enum { LAYERS = 3, EXPERTS = 12, RECORDS = LAYERS * EXPERTS, SLOTS = 10, KINDS = 3, MOST = 8, LEASES = 3, BYTES = 300 };
 static const int64_t disk[KINDS] = {200, 60, 40}; /* the second is widened, the third lies behind the first */
@@ -155,10 +155,36 @@ static void records_on_their_way(void) {
     for (int key = 0; key < RECORDS; key++) CHECK(coming[key] == -1);
 }
 
+/* Another thread may close and release the lanes between two requests: then what is asked for is over at once. */
+static void requests_of_closed_lanes(void) {
+    int32_t held[4], of_id[4], absent[8], on_the_way[4];
+    const int32_t ids[2] = {3, 7};
+    ss_joined joined[2];
+    char *scratch = NULL;
+    CHECK(!posix_memalign((void **)&scratch, 64, 2 * 4096));
+    start();
+    ss_lane_settings settings = {.demand_lanes = 1, .staging = 1, .alignment = 1, .scratch = scratch, .scratch_bytes = 4096,
+                                 .scratch_stride = 4096};
+    ss_lanes *lanes = NULL;
+    ss_tickets *tickets = NULL;
+    CHECK(ss_lanes_create(&settings, &lanes) == SS_OK);
+    CHECK(ss_tickets_create(&residency, lanes, places, &tickets) == SS_OK);
+    CHECK(ss_lanes_close(lanes, 60000) == 0);
+    ss_lanes_release(lanes);
+    ss_request request = {.granted = {of_id, held, absent, on_the_way, 0, 0, 0}, .joined = joined};
+    CHECK(ss_ask(tickets, 1, ids, 2, &request) == SS_OK && request.granted.absent_count == 2);
+    CHECK(ss_bring(tickets, &request) == SS_OK && ss_batch_wait(request.batch, 0) == 1);
+    CHECK(ss_batch_state_of(request.batch)->failures == 2 * KINDS);
+    ss_batch_release(request.batch);
+    ss_tickets_free(tickets);
+    free(scratch);
+}
+
 int main(void) {
     int fd = write_file();
     describe(fd);
     records_on_their_way();
+    requests_of_closed_lanes();
     ss_pool *pool = NULL;
     CHECK(ss_pool_create(2, 0, &pool) == SS_OK);
     random_requests(NULL);

@@ -113,7 +113,6 @@ class RoutedRow:
             else:
                 self._late = self._take_compiled(layer, start, end, self._run)
                 if self._late is not None:
-                    self._leases.hold(self._late)
                     self._late.wait()
                     self._slots[:] = self._late.slots
             start = ranges[layer].foreseen
@@ -172,7 +171,7 @@ class RoutedRow:
         watch.forecaster.forecast_published(layer + 1, forecast.logits)
 
     def _take_compiled(self, layer: int, start: int, end: int, run: CompiledRun) -> Lease | None:
-        """Take one layer in a compiled call; return the lease of what that did not finish, or None."""
+        """Take one layer in a compiled call; return the lease of what that did not finish, which is held, or None."""
         watch = self._watch
         launches = self._launches
         lookahead = None if watch is None else watch.forecaster.lookahead
@@ -202,12 +201,14 @@ class RoutedRow:
             lease = run.finish(refused=outcome == Outcome.REFUSED)
         if outcome in (Outcome.REFUSED, Outcome.LEFT):
             lease = self._experts.request(layer, launches.ids.ids)
+        if lease is not None:
+            self._leases.hold(lease)  # what follows may fail
+        if outcome in (Outcome.REFUSED, Outcome.LEFT):
             if watch is not None and lookahead is not None:
                 lookahead.learn(layer, launches.ids.ids, forecasts)
                 self._foresee(layer, number, watch)
             return lease
-        if lease is not None and code and launches.forecast is not None:
-            lease.release()
+        if code and launches.forecast is not None:
             raise launches.forecast.signal.failure(code, number)
         if lookahead is not None:
             if forecasts[1:]:
