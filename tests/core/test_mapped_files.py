@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import mmap
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -403,3 +404,16 @@ def test_only_files_that_the_system_reads_through_its_page_cache_are_mapped(many
         assert regions_of(MirroredExperts([source, direct], [many.path, many.path])) == []
         with ExpertReader(source, lane_count=1, native=True) as reader:
             assert reader.mapped is None
+
+
+def test_a_forked_child_lets_nothing_go(many: ExpertFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = PinningDevice()
+    with reading(many, device) as (reader, _):
+        assert reader.mapped is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            reader.mapped.finished.clear()  # what pins has no thread there
+            reader.mapped.close()
+        assert device.registered
+        reader.mapped.finished.set()
+    assert device.registered == {}

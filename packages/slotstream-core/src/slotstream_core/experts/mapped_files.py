@@ -85,6 +85,7 @@ class MappedFiles:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._closed = False
+        self._owner = os.getpid()
         self._maps: list[mmap.mmap] = []
         self._registered: list[tuple[int, int]] = []  # address, bytes
         numbers = array("q")
@@ -127,8 +128,11 @@ class MappedFiles:
     def close(self) -> None:
         """Let go of everything, once no lane is left. A second call does nothing.
 
-        Where a disk does not answer for some seconds, that happens when it does.
+        Where a disk does not answer for some seconds, that happens when it does. In a forked child, which has
+        neither the thread nor the device, nothing happens.
         """
+        if os.getpid() != self._owner:
+            return
         self.stop()
         self.finished.wait(STOP_WAIT_S)
         with self._lock:
