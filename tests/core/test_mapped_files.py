@@ -283,6 +283,20 @@ def test_a_file_that_was_replaced_is_not_mapped(many: ExpertFile, caplog: pytest
     assert "replaced or became shorter" in caplog.text
 
 
+def test_a_file_that_shrinks_as_it_is_mapped_is_read(
+    many: ExpertFile, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shorter(*_: object, **__: object) -> mmap.mmap:
+        raise ValueError("mmap length is greater than file size")
+
+    monkeypatch.setattr(mmap, "mmap", shorter)
+    with caplog.at_level(logging.WARNING), reading(many, PinningDevice()) as (reader, arrays):
+        records = [Record(0, 1, 2, False)]
+        assert read_batch(reader, arrays, records).errors == {}
+        check_slots(many, arrays, records)
+    assert ["mmap length" in record.getMessage() for record in caplog.records] == [True]
+
+
 def test_closing_waits_for_copies_under_way_before_anything_is_unmapped(many: ExpertFile) -> None:
     device = PinningDevice()
     device.open_gate.clear()

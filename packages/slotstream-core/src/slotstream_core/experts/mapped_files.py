@@ -185,7 +185,10 @@ class MappedFiles:
             raise OSError("a file of experts was replaced or became shorter; load the model again")
         # A mapping consists of whole pages, also at the end of a file, where none may be asked for.
         length = min(region.byte_count, here.st_size - region.start)
-        mapping = mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=region.start)
+        try:
+            mapping = mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=region.start)
+        except ValueError as error:  # as Python says of a file that has become shorter since
+            raise OSError(f"a file of experts cannot be mapped; load the model again ({error})") from error
         self._maps.append(mapping)
         address = np.frombuffer(mapping, np.uint8).ctypes.data
         done = 0
