@@ -88,15 +88,21 @@ def test_a_size_is_refused_where_there_is_no_such_device() -> None:
         plan(PUBLISHED, Machine.simulated(ram_gb=64), replace(REQUEST, pinned_gb=3))
 
 
+def test_memory_that_others_take_is_not_made_up_for_by_what_is_pinned() -> None:
+    loaded = plan(PUBLISHED, device(14), replace(REQUEST, pinned_gb=9))
+    state = GovernorState(plan=loaded, slots=loaded.pool_slots, last_resize_s=0.0)
+    held = sum((loaded.ledger.fixed_bytes, loaded.pool_bytes, loaded.ledger.lookahead_reserve_bytes))
+    later = replan(state, replace(device(11.2), available_bytes=40 * GB - held))
+    assert later is not None
+    assert 0 <= later.ledger.retained_bytes < loaded.ledger.retained_bytes
+
+
 def test_what_is_pinned_stays_so_while_the_pool_follows_the_machine() -> None:
     loaded = plan(PUBLISHED, device(40), REQUEST)
     assert loaded.ledger.pinned_file_bytes > 0
     state = GovernorState(plan=loaded, slots=loaded.pool_slots, last_resize_s=0.0)
     held = sum((loaded.ledger.fixed_bytes, loaded.pool_bytes, loaded.ledger.lookahead_reserve_bytes))
-    later = replace(
-        device(40), available_bytes=40 * GB - held, host_available_bytes=40 * GB - loaded.ledger.pinned_file_bytes
-    )
-    fresh = replan(state, later)
+    fresh = replan(state, replace(device(40), available_bytes=40 * GB - held))  # what is pinned still counts there
     assert fresh is not None
     assert fresh.ledger.pinned_file_bytes == loaded.ledger.pinned_file_bytes
     decision = decide(now_s=100.0, state=state, pressure="normal", replan=lambda: fresh)

@@ -98,7 +98,9 @@ int32_t ss_take_layer(const ss_layer_words *words, const ss_program *program, ss
     *code = foresee(words, tickets, step);
     if (*code) return SS_LAYER_ASKED;
     if (request->granted.absent_count && !request->batch) return SS_LAYER_ASKED; /* it could not be planned */
-    if (!follow(request, words->stream) && !ss_settle_layer(r, request, *since_ns, step->wait_ms)) return SS_LAYER_ASKED;
+    if (!ss_settle_layer(r, request, *since_ns, 0) && !follow(request, words->stream) &&
+        !ss_settle_layer(r, request, *since_ns, step->wait_ms))
+        return SS_LAYER_ASKED;
     memcpy(words->slots, request->granted.slots, (size_t)words->top * sizeof *words->slots);
     return SS_LAYER_PLACED;
 }

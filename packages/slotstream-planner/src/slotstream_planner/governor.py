@@ -188,12 +188,8 @@ def replan(state: GovernorState, machine: Machine) -> MemoryPlan | None:
     """
     if machine.available_bytes is None:
         return None
-    host = machine.host_available_bytes
-    credited = replace(
-        machine,
-        available_bytes=credited_bytes(state, machine.available_bytes),
-        host_available_bytes=None if host is None else host + state.plan.ledger.pinned_file_bytes,
-    )
+    # Pinned pages of a file count as available to Linux all the same, so the host's memory needs no credit for them.
+    credited = replace(machine, available_bytes=credited_bytes(state, machine.available_bytes))
     try:
         return resolve_plan(state.plan.geometry, credited, kept_components(state.plan))
     except InsufficientMemory:
