@@ -88,13 +88,15 @@ def test_a_size_is_refused_where_there_is_no_such_device() -> None:
         plan(PUBLISHED, Machine.simulated(ram_gb=64), replace(REQUEST, pinned_gb=3))
 
 
-def test_memory_that_others_take_is_not_made_up_for_by_what_is_pinned() -> None:
-    loaded = plan(PUBLISHED, device(14), replace(REQUEST, pinned_gb=9))
+def test_what_others_take_of_the_host_is_not_made_up_for_by_what_is_pinned() -> None:
+    loaded = plan(PUBLISHED, device(12.2), replace(REQUEST, pinned_gb=9))
+    ledger = loaded.ledger
     state = GovernorState(plan=loaded, slots=loaded.pool_slots, last_resize_s=0.0)
-    held = sum((loaded.ledger.fixed_bytes, loaded.pool_bytes, loaded.ledger.lookahead_reserve_bytes))
-    later = replan(state, replace(device(11.2), available_bytes=40 * GB - held))
-    assert later is not None
-    assert 0 <= later.ledger.retained_bytes < loaded.ledger.retained_bytes
+    held = sum((ledger.fixed_bytes, loaded.pool_bytes, ledger.lookahead_reserve_bytes))
+    now = round(12.2 * GB) - ledger.host_bytes - ledger.host_process_bytes
+    for taken, fits in ((0, True), (2 * GB, False)):  # pages of pinned files count as available
+        machine = replace(device(12.2), available_bytes=40 * GB - held, host_available_bytes=now - taken)
+        assert (replan(state, machine) is not None) == fits
 
 
 def test_what_is_pinned_stays_so_while_the_pool_follows_the_machine() -> None:

@@ -188,8 +188,14 @@ def replan(state: GovernorState, machine: Machine) -> MemoryPlan | None:
     """
     if machine.available_bytes is None:
         return None
-    # Pinned pages of a file count as available to Linux all the same, so the host's memory needs no credit for them.
-    credited = replace(machine, available_bytes=credited_bytes(state, machine.available_bytes))
+    host, ledger = machine.host_available_bytes, state.plan.ledger
+    # What the process holds of the host's memory, but for pinned files: Linux counts their pages as available all the same.
+    held_on_host = ledger.host_bytes + ledger.host_process_bytes
+    credited = replace(
+        machine,
+        available_bytes=credited_bytes(state, machine.available_bytes),
+        host_available_bytes=None if host is None else host + held_on_host,
+    )
     try:
         return resolve_plan(state.plan.geometry, credited, kept_components(state.plan))
     except InsufficientMemory:
