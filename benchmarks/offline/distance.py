@@ -7,10 +7,11 @@ one and a few of the other, once without reading ahead and once with it; the ids
 other is measured so.  They continue greedily, except on a synthetic checkpoint: random weights soon repeat
 themselves, and a pool then holds what is asked for, so there every round feeds fresh random tokens to pools that hold
 random records, the same for both modes, and the ids that would have been chosen are compared.  The bound of each
-build uses the bytes that it missed without reading ahead.  Reported is bound over measured time, so 1.0 is the limit,
-with the 95% interval of its median over rounds, and what a token waited for records.  What is neither that wait nor
-the time of computing alone is named `rest`: the work of forecasts and of planning reads, and the cores that reading
-takes from computing.  Records that were missed, and those that were still on their way when asked for, are counted.
+build uses the bytes that it missed in the same round without reading ahead.  Reported is bound over measured time, so
+1.0 is the limit, with the 95% interval of its median over rounds, and what a token waited for records.  What is
+neither that wait nor the time of computing alone is named `rest`: the work of forecasts and of planning reads, and the
+cores that reading takes from computing.  Records that were missed, and those that were still on their way when asked
+for, are counted.
 
 With `--direct` there is a second bound.  On a virtual machine the disk may be served by the processor that computes, so
 that computing beside reads is slower than alone whoever asks for them.  Computing with every expert in a slot is
@@ -329,17 +330,16 @@ def judge(measured: dict[str, Rounds], bandwidth: float) -> tuple[dict[str, floa
             continue
         token_s, wait_s = statistics.median(rounds.token_s), statistics.median(rounds.wait_s)
         processor_s, read = statistics.median(rounds.processor_s), statistics.median(rounds.read_bytes)
-        missed = (
-            statistics.median(measured[name.removesuffix("on") + "off"].read_bytes) if name.endswith("on") else read
-        )
-        bound_s = max(compute_s, missed / bandwidth)
-        of_limit = share_of([max(alone_s, missed / bandwidth) for alone_s in rounds.whole_s], rounds)
+        missed = measured[name.removesuffix("on") + "off"].read_bytes if name.endswith("on") else rounds.read_bytes
+        bound_s = max(compute_s, statistics.median(missed) / bandwidth)
+        alone = zip(rounds.whole_s, missed, strict=True)
+        of_limit = share_of([max(alone_s, bytes_ / bandwidth) for alone_s, bytes_ in alone], rounds)
         records, late = statistics.median(rounds.missed_records), statistics.median(rounds.late_records)
         wasted = statistics.median(rounds.wasted_bytes)
         values |= {
             f"{name} decode_tokens_per_s": 1 / token_s,
             f"{name} prefill_tokens_per_s": statistics.median(rounds.prefill_tokens_per_s),
-            f"{name} missed_bytes_per_token": missed,
+            f"{name} missed_bytes_per_token": statistics.median(missed),
             f"{name} read_bytes_per_token": read,
             f"{name} wait_s_per_token": wait_s,
             f"{name} processor_s_per_token": processor_s,
