@@ -189,7 +189,7 @@ def replan(state: GovernorState, machine: Machine) -> MemoryPlan | None:
     if machine.available_bytes is None:
         return None
     host, ledger = machine.host_available_bytes, state.plan.ledger
-    # What the process holds of the host's memory, but for pinned files: Linux counts their pages as available all the same.
+    # What the process holds of the host's memory; pages of pinned files count as available to Linux all the same.
     held_on_host = ledger.host_bytes + ledger.host_process_bytes
     credited = replace(
         machine,
