@@ -34,6 +34,14 @@ def test_the_reply_goes_to_stdout_and_the_rest_to_stderr(invoke: Invoke, tiny_mo
     ]
 
 
+@pytest.mark.parametrize("raw", [(), ("--raw",)])
+def test_a_prompt_far_too_long_is_refused_with_numbers(invoke: Invoke, tiny_model: Path, raw: tuple[str, ...]) -> None:
+    result = invoke("run", "--model", tiny_model, "--prompt", "-", *raw, stdin="word " * 20_000)
+    assert result.exit_code == 1
+    assert "the prompt has at least " in result.stderr
+    assert "tokens and the context window 4,096" in result.stderr
+
+
 def test_every_pool_size_prints_the_same_reply(invoke: Invoke, tiny_model: Path) -> None:
     replies = {
         invoke("run", "--model", tiny_model, *GREEDY, *size).stdout

@@ -167,6 +167,8 @@ def test_a_prompt_that_is_too_long_is_compared_with_the_window() -> None:
     body = Ollama(version="1").error_body(Failure(code="context_length_exceeded", message="m", details=details))
     assert body["error"].startswith("the prompt has 5000 tokens, and the context window has 4096")
     assert body["code"] == "context_length_exceeded"
+    failure = Failure(code="context_length_exceeded", message="m", details={**details, "prompt_tokens_at_least": True})
+    assert Ollama(version="1").error_body(failure)["error"].startswith("the prompt has at least 5000 tokens, and")
 
 
 PLAN = {"experts_per_layer_cached": 3.0, "target_bytes": 12}

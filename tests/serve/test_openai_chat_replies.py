@@ -226,6 +226,8 @@ def test_a_prompt_that_is_too_long_is_said_in_the_words_clients_look_for() -> No
     error = OpenAIChat().error_body(Failure(code="context_length_exceeded", message="m", details=details))["error"]
     assert error["code"] == "context_length_exceeded"
     assert error["message"].startswith("This model's maximum context length is 4096 tokens, and the prompt has 5000")
+    failure = Failure(code="context_length_exceeded", message="m", details={**details, "prompt_tokens_at_least": True})
+    assert "and the prompt has at least 5000 tokens; " in OpenAIChat().error_body(failure)["error"]["message"]
 
 
 def test_the_model_list_names_the_window_and_the_reply_budget() -> None:

@@ -50,6 +50,16 @@ def test_a_real_model_answers_whole_and_streamed_alike(app: FastAPI) -> None:
     assert ask(app, "POST", "/plain/count", json=body).json()["count"] == whole[0]["prompt_tokens"]
 
 
+def test_a_prompt_far_too_long_is_refused_without_being_tokenized_and_still_counted(app: FastAPI) -> None:
+    body = {"text": "word " * 20_000}
+    response = ask(app, "POST", "/plain", json=body)
+    assert response.status_code == 400
+    error = response.json()["plain_error"]
+    assert error["message"].startswith("prompt is too long: at least ")
+    assert error["details"]["prompt_tokens_at_least"]
+    assert ask(app, "POST", "/plain/count", json=body).json()["count"] >= error["details"]["prompt_tokens"]
+
+
 def test_its_traffic_and_ledger_are_in_the_metrics(app: FastAPI) -> None:
     ask(app, "POST", "/plain", json={"text": "Hello", "max_output_tokens": 2})
     text = ask(app, "GET", "/metrics").text

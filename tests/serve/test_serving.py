@@ -305,6 +305,12 @@ def test_every_error_of_an_engine_has_a_code_and_status(error: Exception, code: 
     assert "private words" not in failure.message
 
 
+def test_a_prompt_that_was_not_counted_says_so_in_words_and_for_programs() -> None:
+    failure = failure_of(ContextLengthExceeded(900, 101, at_least=True))
+    assert failure.message == "prompt is too long: at least 900 tokens > 100 maximum"
+    assert failure.details == {"prompt_tokens": 900, "window_tokens": 101, "prompt_tokens_at_least": True}
+
+
 def test_a_choice_without_tools_adds_nothing() -> None:
     request = replace(plain_request("hi"), tool_choice=ToolChoice(mode="auto"), parallel_tool_calls=False)
     engine = ScriptedEngine([["x"]])

@@ -48,8 +48,10 @@ class ChatEngine(Protocol):
     def window_tokens(self) -> int:
         """Most tokens a prompt and its reply may have together."""
 
-    def chat_ids(self, conversation: Sequence[ChatMessage], *, thinking: bool = False) -> list[int]:
-        """Return the prompt ids of a conversation."""
+    def chat_ids(
+        self, conversation: Sequence[ChatMessage], *, thinking: bool = False, within_tokens: int | None = None
+    ) -> list[int]:
+        """Return the prompt ids of a conversation; raises `ContextLengthExceeded` of one far too long for a window."""
 
     def generate(
         self,
@@ -209,7 +211,8 @@ class Chat:
     def _stream(self, said: list[str], cancel: CancelToken) -> None:
         options = self._options
         system = [ChatMessage(role="system", content=options.system)] if options.system else []
-        ids = self._engine.chat_ids([*system, *self._turns], thinking=options.think)
+        window = self._engine.window_tokens
+        ids = self._engine.chat_ids([*system, *self._turns], thinking=options.think, within_tokens=window)
         for event in self._engine.generate(
             ids, sampling=options.sampling, max_tokens=options.max_tokens, thinking=options.think, cancel=cancel
         ):

@@ -86,8 +86,11 @@ def answer_once(options: RunOptions) -> None:
     ):
         report = RunReport(model=choice.name, engine=engine)
         report.opening()
-        text = options.prompt
-        ids = engine.tokenizer.encode(text) if options.raw else engine.chat_ids(text, thinking=think)
+        text, window = options.prompt, engine.window_tokens
+        if options.raw:
+            ids = engine.tokenizer.encode(text, within_tokens=window)
+        else:
+            ids = engine.chat_ids(text, thinking=think, within_tokens=window)
         events = engine.generate(
             ids,
             sampling=options.sampling,

@@ -161,20 +161,36 @@ class Engine:
         tools: Sequence[JsonObject] = (),
         thinking: bool = False,
         effort: ReasoningEffort | None = None,
+        within_tokens: int | None = None,
     ) -> list[int]:
         """Return the prompt ids of a conversation; a plain string is one user turn.
 
         While conversations are kept, replies of this engine in the conversation become the ids it made, reasoning
         included, so that what is kept of them fits.
 
+        Args:
+            conversation: The turns.
+            tools: Declared tools.
+            thinking: Whether the reply starts inside a thinking block.
+            effort: How much to think.
+            within_tokens: A window that the prompt is to leave room in, as `Tokenizer.encode` takes it; None for ids
+                however many they are.
+
         Raises:
+            ContextLengthExceeded: The prompt is far too long for `within_tokens`, and was not tokenized.
             TemplateError: The checkpoint has no chat template, or it refused the conversation.
         """
         if self._template is None:
             raise TemplateError("this checkpoint has no chat template; send its prompt as plain text (--raw)")
         messages = [ChatMessage(role="user", content=conversation)] if isinstance(conversation, str) else conversation
         return self.memory.chat_ids(
-            self._template, messages, tools=tools, thinking=thinking, effort=effort, window_tokens=self.window_tokens
+            self._template,
+            messages,
+            tools=tools,
+            thinking=thinking,
+            effort=effort,
+            window_tokens=self.window_tokens,
+            within_tokens=within_tokens,
         )
 
     def generate(
@@ -259,10 +275,10 @@ class Engine:
 
     def _prompt_ids(self, prompt: str | Sequence[ChatMessage] | Sequence[int], *, thinking: bool) -> list[int]:
         if isinstance(prompt, str):
-            return self.chat_ids(prompt, thinking=thinking)
+            return self.chat_ids(prompt, thinking=thinking, within_tokens=self.window_tokens)
         messages = [item for item in prompt if isinstance(item, ChatMessage)]
         if messages and len(messages) == len(prompt):
-            return self.chat_ids(messages, thinking=thinking)
+            return self.chat_ids(messages, thinking=thinking, within_tokens=self.window_tokens)
         return self._checked_ids([_token_id(item, position) for position, item in enumerate(prompt)])
 
     def _checked_ids(self, ids: Sequence[int]) -> list[int]:

@@ -135,15 +135,18 @@ class ContextLengthExceeded(RequestError):
     Attributes:
         prompt_tokens: Length of the prompt in tokens.
         window_tokens: The context window in tokens.
+        at_least: Whether the prompt was not tokenized, as it has `prompt_tokens` or more.
     """
 
-    def __init__(self, prompt_tokens: int, window_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, window_tokens: int, *, at_least: bool = False) -> None:
         super().__init__(
-            f"the prompt has {prompt_tokens:,} tokens and the context window {window_tokens:,}; "
-            "one token of the window must stay free for the reply. Shorten the prompt or raise --max-context"
+            f"the prompt has {'at least ' if at_least else ''}{prompt_tokens:,} tokens and the context window "
+            f"{window_tokens:,}; one token of the window must stay free for the reply. Shorten the prompt or raise "
+            "--max-context"
         )
         self.prompt_tokens = prompt_tokens
         self.window_tokens = window_tokens
+        self.at_least = at_least
 
 
 class InvalidSampling(RequestError):

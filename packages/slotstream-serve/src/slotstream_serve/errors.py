@@ -63,7 +63,8 @@ class Failure:
         code: The neutral code.
         message: One sentence with the numbers and what to do.
         details: Numbers for programs: `elapsed_seconds`, `limit_seconds`, `estimated_seconds`, `required_bytes`,
-            `available_bytes`, `prompt_tokens`, `window_tokens`, as far as they apply.
+            `available_bytes`, `prompt_tokens`, `window_tokens`, as far as they apply; `prompt_tokens_at_least` is true
+            where the prompt has so many tokens or more.
         param: Path of the field that is wrong, such as `messages.0.content`.
         dialect_code: A dialect's own finer code (such as `unsupported_field`), when it has one.
         status: HTTP status; the code's own when not given.
@@ -75,6 +76,14 @@ class Failure:
     param: str | None = None
     dialect_code: str | None = None
     status: int | None = None
+
+    @property
+    def prompt_and_window(self) -> tuple[str, int] | None:
+        """A prompt's length in words and its window in tokens, where the one is too long for the other."""
+        prompt, window = self.details.get("prompt_tokens"), self.details.get("window_tokens")
+        if self.code != "context_length_exceeded" or prompt is None or window is None:
+            return None
+        return f"{'at least ' if self.details.get('prompt_tokens_at_least') else ''}{prompt} tokens", window
 
     @property
     def http_status(self) -> int:

@@ -62,8 +62,8 @@ ONE_CALL_LINE = "Call at most one tool in this response."
 class TextEncoder(Protocol):
     """What the server needs of a tokenizer.  Any thread may call it."""
 
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text."""
+    def encode(self, text: str, *, within_tokens: int | None = None) -> list[int]:
+        """Return the token ids of a text; raises `ContextLengthExceeded` of one far too long for a window."""
 
 
 class ServableEngine(Protocol):
@@ -91,8 +91,9 @@ class ServableEngine(Protocol):
         tools: Sequence[JsonObject] = (),
         thinking: bool = False,
         effort: ReasoningEffort | None = None,
+        within_tokens: int | None = None,
     ) -> list[int]:
-        """Return the prompt ids of a conversation; raises `TemplateError`."""
+        """Return the prompt ids of a conversation; raises `TemplateError`, and `ContextLengthExceeded` as `encode`."""
 
     def generate(
         self,
@@ -143,15 +144,20 @@ def default_output_tokens(window_tokens: int) -> int:
     return max(1, min(8192, max(256, window_tokens // 4), window_tokens - 1))
 
 
-def prompt_ids(engine: ServableEngine, request: GenerationRequest) -> list[int]:
+def prompt_ids(engine: ServableEngine, request: GenerationRequest, *, within_tokens: int | None = None) -> list[int]:
     """Return the token ids the model would read for a request.
 
+    Args:
+        engine: The engine.
+        request: The request.
+        within_tokens: A window to refuse a prompt by that is far too long for it; None to return ids of any length.
+
     Raises:
-        Refused: The chat template refused the conversation, or there is nothing to read.
+        Refused: The chat template refused the conversation, there is nothing to read, or far too much.
     """
     try:
         if request.raw_prompt is not None:
-            ids = engine.tokenizer.encode(request.raw_prompt)
+            ids = engine.tokenizer.encode(request.raw_prompt, within_tokens=within_tokens)
         else:
             declared = () if request.tool_choice.mode == "none" else request.tools
             ids = engine.chat_ids(
@@ -159,6 +165,7 @@ def prompt_ids(engine: ServableEngine, request: GenerationRequest) -> list[int]:
                 tools=[tool.as_template_value() for tool in declared],
                 thinking=request.reasoning.enabled,
                 effort=request.reasoning.effort,
+                within_tokens=within_tokens,
             )
     except SlotstreamError as error:
         raise Refused(failure_of(error)) from error
@@ -173,11 +180,11 @@ def prepare(engine: ServableEngine, request: GenerationRequest) -> PreparedReply
     Raises:
         Refused: The prompt is empty, too long for the window, or refused by the chat template.
     """
-    ids = prompt_ids(engine, request)
     window = min(engine.window_tokens, request.window_limit or engine.window_tokens)
+    ids = prompt_ids(engine, request, within_tokens=window)
     room = window - len(ids)
     if room < 1:
-        raise Refused(_too_long(len(ids), window))
+        raise Refused(_too_long(ContextLengthExceeded(len(ids), window)))
     wanted = request.max_output_tokens
     if wanted is None:
         wanted = request.default_output_tokens or default_output_tokens(window)
@@ -199,7 +206,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, Refused):
         return error.failure
     if isinstance(error, ContextLengthExceeded):
-        return _too_long(error.prompt_tokens, error.window_tokens)
+        return _too_long(error)
     if isinstance(error, TemplateError):
         return Failure(code="invalid_request", message=str(error), details={"reason": "template_error"})
     if isinstance(error, EmptyPrompt):
@@ -219,12 +226,14 @@ def failure_of(error: Exception) -> Failure:
     )
 
 
-def _too_long(prompt_tokens: int, window_tokens: int) -> Failure:
+def _too_long(error: ContextLengthExceeded) -> Failure:
     """One token of the window must stay free for the reply, so the longest prompt is one less than the window."""
+    prompt, window = error.prompt_tokens, error.window_tokens
+    details = {"prompt_tokens": prompt, "window_tokens": window}
     return Failure(
         code="context_length_exceeded",
-        message=f"prompt is too long: {prompt_tokens} tokens > {window_tokens - 1} maximum",
-        details={"prompt_tokens": prompt_tokens, "window_tokens": window_tokens},
+        message=f"prompt is too long: {'at least ' if error.at_least else ''}{prompt} tokens > {window - 1} maximum",
+        details={**details, "prompt_tokens_at_least": True} if error.at_least else details,
     )
 
 

@@ -88,9 +88,12 @@ class ScriptedRequest:
 class ByteEncoder:
     """One token a byte."""
 
-    def encode(self, text: str) -> list[int]:
-        """Return the UTF-8 bytes of a text."""
-        return list(text.encode("utf-8"))
+    def encode(self, text: str, *, within_tokens: int | None = None) -> list[int]:
+        """Return the UTF-8 bytes of a text; raises `ContextLengthExceeded` where they are too many for a window."""
+        data = text.encode("utf-8")
+        if within_tokens is not None and len(data) >= within_tokens:
+            raise ContextLengthExceeded(len(data), within_tokens)
+        return list(data)
 
 
 class ScriptedEngine:
@@ -154,12 +157,13 @@ class ScriptedEngine:
         tools: Sequence[JsonObject] = (),
         thinking: bool = False,
         effort: ReasoningEffort | None = None,
+        within_tokens: int | None = None,
     ) -> list[int]:
         """Return the bytes of a plain rendering: every turn, tool and thinking setting can be found in it."""
         lines = [json.dumps({"tools": list(tools)})] if tools else []
         lines += [json.dumps(message.as_template_value(), ensure_ascii=False) for message in conversation]
         lines.append(f"assistant thinking={effort or 'on'}" if thinking else "assistant")
-        return self.tokenizer.encode("\n".join(lines))
+        return self.tokenizer.encode("\n".join(lines), within_tokens=within_tokens)
 
     def generate(
         self,

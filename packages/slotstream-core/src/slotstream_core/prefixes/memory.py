@@ -115,6 +115,7 @@ class ConversationMemory:
         thinking: bool,
         effort: ReasoningEffort | None,
         window_tokens: int,
+        within_tokens: int | None = None,
     ) -> list[int]:
         """Return the prompt ids of a conversation, with the very ids of the replies in it that this engine made.
 
@@ -125,23 +126,28 @@ class ConversationMemory:
             thinking: Whether the reply starts inside a thinking block.
             effort: How much to think.
             window_tokens: The window; a prompt that only fits without old reasoning is rendered without it.
+            within_tokens: A window to refuse a prompt by that is far too long, as `Tokenizer.encode` does.
 
         Raises:
+            ContextLengthExceeded: The prompt is too long for `within_tokens`, and was not tokenized.
             TemplateError: The template refused the conversation.
         """
 
         def render(turns: Sequence[ChatMessage]) -> str:
             return template.render(turns, tools=tools, thinking=thinking, effort=effort)
 
+        def encode(text: str) -> list[int]:
+            return self._tokenizer.encode(text, within_tokens=within_tokens)
+
         if not self.enabled:
-            return self._tokenizer.encode(render(messages))
+            return encode(render(messages))
         settings = ChatSettings(tools=tools, thinking=thinking, effort=effort)
         splice = self.transcripts.find(messages, settings)
         rest = None if splice is None else rest_after(splice, messages, render)
         if splice is not None and rest is not None:
-            ids = [*splice.ids, *self._tokenizer.encode(rest)]
+            ids = [*splice.ids, *encode(rest)]  # the plain rendering ends with it, so one too long is refused for both
         if splice is None or rest is None or len(ids) >= window_tokens:
-            ids = self._tokenizer.encode(render(messages))
+            ids = encode(render(messages))
         self.transcripts.note_prompt(ids, fingerprints(messages, settings)[-1], thinking=thinking)
         return ids
 

@@ -2,14 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tokenizers
 from tokenizers.decoders import DecodeStream
 
-from slotstream_core.errors import RequestError, TokenizerError
+from slotstream_core.errors import ContextLengthExceeded, RequestError, TokenizerError
+from slotstream_core.text.fewest_tokens import FewestTokens
 from slotstream_core.text.files import check_regular, read_text_file, reason
+
+MOST_CHARACTERS_A_TOKEN: Final = 8
+"""Ordinary texts have fewer, so one that has more for every token of a window is looked at before it is tokenized."""
 
 
 class Tokenizer:
@@ -69,10 +74,17 @@ class Tokenizer:
             )
         return cls(backing, eos_ids=frozenset(ends))
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, within_tokens: int | None = None) -> list[int]:
         """Return the token ids of a text; nothing is added before or after it.
 
+        Args:
+            text: The text.
+            within_tokens: A window in tokens, when the text is only wanted if it leaves room there for a reply: one
+                that is far too long is refused without being tokenized, which would take tens of seconds. The ids of
+                one that is not refused may still be too many.
+
         Raises:
+            ContextLengthExceeded: The text has as many tokens as the window, or more.
             RequestError: The text holds half a surrogate pair, as text that was not UTF-8 does once it is decoded.
         """
         try:
@@ -82,9 +94,18 @@ class Tokenizer:
                 f"character {error.start + 1:,} of the text is {text[error.start]!a}, which is no character; "
                 "give the text in UTF-8"
             ) from error
+        if within_tokens is not None and len(text) > MOST_CHARACTERS_A_TOKEN * within_tokens:
+            fewest = 0 if self._fewest is None else self._fewest.in_text(text)
+            if fewest >= within_tokens:
+                raise ContextLengthExceeded(fewest, within_tokens, at_least=True)
         (encoding,) = self._backing.encode_batch_fast([text], add_special_tokens=False)  # `encode` keeps Python's lock
         ids: list[int] = encoding.ids
         return ids
+
+    @cached_property
+    def _fewest(self) -> FewestTokens | None:
+        """The bound below texts' tokens, made where it is first needed: half a second for 250,000 tokens."""
+        return FewestTokens.of(self._backing)
 
     def decode(self, ids: Sequence[int], *, markers: bool = False) -> str:
         """Return the text of token ids, without special markers unless asked for; broken UTF-8 becomes U+FFFD."""

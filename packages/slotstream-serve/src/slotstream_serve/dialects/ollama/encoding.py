@@ -118,10 +118,10 @@ def last_error_line(failure: Failure) -> JsonObject:
 
 def error_message(failure: Failure) -> str:
     """Return a failure's message; a prompt that is too long is compared with the window that clients set."""
-    prompt, window = failure.details.get("prompt_tokens"), failure.details.get("window_tokens")
-    if failure.code == "context_length_exceeded" and prompt is not None and window is not None:
+    if (sizes := failure.prompt_and_window) is not None:
+        prompt, window = sizes
         return (
-            f"the prompt has {prompt} tokens, and the context window has {window}, one of them for the reply; "
+            f"the prompt has {prompt}, and the context window has {window}, one of them for the reply; "
             "send less input, or serve a larger window with --max-context"
         )
     return failure.message

@@ -171,10 +171,10 @@ def error_type(failure: Failure) -> str:
 
 def error_message(failure: Failure) -> str:
     """Return a message in the words that this dialect's clients look for."""
-    prompt, window = failure.details.get("prompt_tokens"), failure.details.get("window_tokens")
-    if failure.code == "context_length_exceeded" and prompt is not None and window is not None:
+    if (sizes := failure.prompt_and_window) is not None:
+        prompt, window = sizes
         return (
-            f"This model's maximum context length is {window} tokens, and the prompt has {prompt} tokens; "
+            f"This model's maximum context length is {window} tokens, and the prompt has {prompt}; "
             "one must stay free for the reply. Send less input, or serve a larger window with --max-context."
         )
     return failure.message
