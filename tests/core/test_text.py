@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
-from slotstream_core.errors import TemplateError, TokenizerError
+from slotstream_core.errors import RequestError, TemplateError, TokenizerError
 from slotstream_core.text.messages import ChatMessage, ToolCall
 from slotstream_core.text.stop_strings import StopStrings
 from slotstream_core.text.surrogates import lone_escapes
@@ -53,6 +53,14 @@ def test_text_survives_encoding_and_incremental_decoding(tokenizer: Tokenizer, t
     decoder = tokenizer.detokenizer()
     pieces = [decoder.feed(token) for token in ids]
     assert "".join(pieces) + decoder.finish() == tokenizer.decode(ids)
+
+
+def test_a_text_that_the_library_gives_up_is_refused() -> None:
+    backing = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+    blanks = tokenizers.Regex(r"\s*[\r\n]+|\s+")  # as the family's have them
+    backing.pre_tokenizer = pre_tokenizers.Split(blanks, "isolated")
+    with pytest.raises(RequestError, match=r"text of 11,000,000 characters cannot be split into tokens \(Onig: "):
+        Tokenizer(backing, eos_ids=frozenset()).encode(" " * 11_000_000)
 
 
 def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:

@@ -85,7 +85,8 @@ class Tokenizer:
 
         Raises:
             ContextLengthExceeded: The text has as many tokens as the window, or more.
-            RequestError: The text holds half a surrogate pair, as text that was not UTF-8 does once it is decoded.
+            RequestError: The text holds half a surrogate pair, as text that was not UTF-8 does once it is decoded, or
+                the library gives it up.
         """
         try:
             text.encode()
@@ -98,7 +99,15 @@ class Tokenizer:
             fewest = 0 if self._fewest is None else self._fewest.in_text(text)
             if fewest >= within_tokens:
                 raise ContextLengthExceeded(fewest, within_tokens, at_least=True)
-        (encoding,) = self._backing.encode_batch_fast([text], add_special_tokens=False)  # `encode` keeps Python's lock
+        try:  # `encode` would keep Python's lock
+            (encoding,) = self._backing.encode_batch_fast([text], add_special_tokens=False)
+        except BaseException as error:  # the library's panics are no `Exception`, and their class has no name to import
+            if type(error).__name__ != "PanicException":
+                raise
+            raise RequestError(
+                f"the text of {len(text):,} characters cannot be split into tokens ({error}); shorten runs of millions "
+                "of blanks"
+            ) from error
         ids: list[int] = encoding.ids
         return ids
 
