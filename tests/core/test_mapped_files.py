@@ -17,7 +17,7 @@ import pytest
 from slotstream_core.errors import BackendError, CheckpointDamaged, ExpertReadError
 from slotstream_core.experts import mapped_files as module
 from slotstream_core.experts.batches import Record
-from slotstream_core.experts.mapped_files import regions_of
+from slotstream_core.experts.mapped_files import MappedFiles, regions_of
 from slotstream_core.experts.mirrors import MirroredExperts
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slot_memory import HostPins
@@ -44,6 +44,9 @@ class PinningDevice(ScriptedDevice):
         super().__init__()
         self.pins: HostPins | None = self
         self.registered: dict[int, int] = {}
+        self.once_registered: dict[int, int] = {}
+        self.stuck_at: int | None = None
+        self.fetched_unpinned = False
         self.refusal_at: int | None = None
         self.lies = False
         self.keeps_pages = False
@@ -60,10 +63,15 @@ class PinningDevice(ScriptedDevice):
             assert address + byte_count <= start or start + size <= address
         if len(self.registered) == self.refusal_at:
             raise BackendError("pinning failed: the CUDA runtime says 801")
-        self.registered[address] = byte_count
+        self.registered[address] = self.once_registered[address] = byte_count
 
     def unregister(self, address: int) -> None:
-        self.unregistered_in_use |= any(self._begun.values())
+        if address == self.stuck_at:
+            raise BackendError("letting pinned memory go failed: the CUDA runtime says 713")
+        size = self.registered[address]
+        with self._lock:
+            begun = [source for copies in self._begun.values() for _, source, _ in copies]
+        self.unregistered_in_use |= any(address <= source < address + size for source in begun)
         del self.registered[address]
 
     def fetch(self, address: int, byte_count: int) -> bytes:
@@ -84,6 +92,9 @@ class PinningDevice(ScriptedDevice):
         self.copied_by.append(threading.get_ident())
         pinned = self._is_registered(source, byte_count)
         self.fetched += pinned * byte_count
+        self.fetched_unpinned |= not pinned and any(
+            start <= source < start + size for start, size in list(self.once_registered.items())
+        )
         if pinned and self.keeps_pages:  # of a file that became shorter, which only the device may look at
             return 0
         return super()._copy(target, source, byte_count, direction, stream)
@@ -375,14 +386,14 @@ def test_without_a_thread_for_it_files_are_read(
 
 def test_pinning_ends_when_the_lanes_are_closed(many: ExpertFile, monkeypatch: pytest.MonkeyPatch) -> None:
     device, going = PinningDevice(), threading.Event()
-    bring = module._bring
 
-    def slow(fd: int, offset: int, byte_count: int) -> bytes:
+    def slow(fd: int, buffers: list[memoryview], offset: int) -> int:
         going.set()
         device.open_gate.wait()
-        return bring(fd, offset, byte_count)
+        return preadv(fd, buffers, offset)
 
-    monkeypatch.setattr(module, "_bring", slow)
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", slow)
     monkeypatch.setattr(module, "STOP_WAIT_S", 0.0)
     device.open_gate.clear()
     layout = many.layout("BF16")
@@ -401,6 +412,197 @@ def test_pinning_ends_when_the_lanes_are_closed(many: ExpertFile, monkeypatch: p
     assert mapped.pinned_bytes == 0
     mapped.pin(1 << 40)
     assert mapped.finished.is_set()
+
+
+def settled(mapped: MappedFiles, wanted_bytes: int) -> None:
+    mapped.pin(wanted_bytes)
+    assert mapped.finished.wait(240)
+
+
+def test_what_was_pinned_last_is_given_back_first_and_pinned_again(many: ExpertFile) -> None:
+    device = PinningDevice()
+    with reading(many, device) as (reader, arrays):
+        mapped, random = reader.mapped, np.random.default_rng(5)
+        assert mapped is not None
+        first, whole = min(device.registered), mapped.byte_count
+        for wanted in (whole // 2, 5 * mmap.PAGESIZE, whole - mmap.PAGESIZE, 0, whole):
+            before = mapped.pinned_bytes
+            settled(mapped, wanted)
+            if wanted < before:  # whole steps
+                assert wanted - module.STEP_BYTES < mapped.pinned_bytes <= wanted
+            else:
+                assert mapped.pinned_bytes == wanted // mmap.PAGESIZE * mmap.PAGESIZE
+            assert mapped.wanted_bytes == mapped.pinned_bytes == sum(device.registered.values())
+            assert not device.registered or min(device.registered) == first
+            assert all(address < first + mapped.pinned_bytes for address in device.registered)
+            fetched = device.fetched
+            records = random_records(random, 32, checked=False)
+            assert read_batch(reader, arrays, records).errors == {}
+            check_slots(many, arrays, records)
+            assert (device.fetched > fetched) == (mapped.pinned_bytes > 0)
+    assert not device.unregistered_in_use
+    assert not device.fetched_unpinned
+
+
+def test_a_part_is_let_go_after_the_copies_from_it_and_found_no_more_meanwhile(
+    many: ExpertFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = PinningDevice()
+    with reading(many, device, lanes=2, ahead=1) as (reader, arrays):
+        mapped = reader.mapped
+        assert mapped is not None
+        planned = reader.prepare([Record(1, 1, 1, False)], arrays)  # and not handed over yet
+        device.open_gate.clear()
+        under_way = reader.prepare([Record(0, 1, 0, False)], arrays)
+        reader.submit(under_way)
+        assert device.entered.acquire(timeout=240)
+        fetched, asked, quiet = device.fetched, threading.Event(), mapped._library.mapped_quiet
+
+        def ask(handle: int) -> int:
+            found: int = quiet(handle)
+            asked.set()
+            return found
+
+        monkeypatch.setattr(mapped._library, "mapped_quiet", ask)
+        mapped.pin(0)
+        assert asked.wait(240)
+        late = reader.prepare([Record(0, 2, 2, False)], arrays)  # nobody waits for it: it found nothing
+        assert mapped.pinned_bytes == mapped.byte_count
+        device.open_gate.set()
+        assert under_way.done.wait(240)
+        assert not mapped.finished.wait(0.05)  # what was planned may still be handed over
+        assert device.registered
+        reader.submit(planned)
+        assert planned.done.wait(240)
+        assert mapped.finished.wait(240)
+        assert device.registered == {}
+        assert mapped.pinned_bytes == 0
+        reader.submit(late)
+        assert late.done.wait(240)
+        check_slots(many, arrays, [Record(0, 1, 0, False), Record(1, 1, 1, False), Record(0, 2, 2, False)])
+        assert device.fetched == fetched + reader.source.layout.record_bytes
+    assert not device.unregistered_in_use
+    assert not device.fetched_unpinned
+
+
+def test_requests_go_on_while_parts_come_and_go(many: ExpertFile) -> None:
+    device, random = PinningDevice(), np.random.default_rng(9)
+    with reading(many, device) as (reader, arrays):
+        mapped, ends = reader.mapped, threading.Event()
+        assert mapped is not None
+        whole = mapped.byte_count
+
+        def come_and_go() -> None:
+            wanted = np.random.default_rng(2)
+            while not ends.is_set():
+                mapped.pin(int(wanted.integers(0, whole + 1)))
+                mapped.finished.wait(0.01)
+
+        tide = threading.Thread(target=come_and_go)
+        tide.start()
+        for turn in range(150):
+            records = random_records(random, 1 if turn % 3 == 2 else 24, checked=turn % 5 == 4)
+            assert read_batch(reader, arrays, records, ahead=turn % 3 == 2).errors == {}
+            check_slots(many, arrays, records)
+        ends.set()
+        tide.join(240)
+        settled(mapped, 0)
+        assert mapped._library.mapped_users(mapped.handle) == 0
+    assert device.fetched > 0
+    assert device.registered == {}
+    assert not device.unregistered_in_use
+    assert not device.fetched_unpinned
+
+
+def test_what_the_driver_refused_is_not_asked_for_again(many: ExpertFile) -> None:
+    device = PinningDevice()
+    device.refusal_at = 2
+    with reading(many, device) as (reader, _):
+        mapped = reader.mapped
+        assert mapped is not None
+        assert mapped.most_bytes == mapped.wanted_bytes == 2 * module.STEP_BYTES
+        device.refusal_at = None
+        settled(mapped, mapped.byte_count)
+        assert mapped.pinned_bytes == 2 * module.STEP_BYTES
+        settled(mapped, module.STEP_BYTES)
+        assert mapped.pinned_bytes == module.STEP_BYTES
+        settled(mapped, mapped.byte_count)
+        assert mapped.pinned_bytes == 2 * module.STEP_BYTES
+
+
+def test_what_the_driver_keeps_counts_as_pinned(many: ExpertFile, caplog: pytest.LogCaptureFixture) -> None:
+    device = PinningDevice()
+    with reading(many, device) as (reader, _):
+        mapped = reader.mapped
+        assert mapped is not None
+        device.stuck_at = sorted(device.registered)[3]
+        settled(mapped, 0)
+        assert mapped.pinned_bytes == sum(device.registered.values()) == 4 * module.STEP_BYTES
+        device.stuck_at = None
+        settled(mapped, 0)
+        assert device.registered == {}
+    assert "letting pinned memory go failed" in caplog.text
+
+
+def test_closing_lets_go_of_what_was_to_be_given_back_and_is_in_use(many: ExpertFile) -> None:
+    device = PinningDevice()
+    with reading(many, device, lanes=1, ahead=0) as (reader, arrays):
+        assert reader.mapped is not None
+        held = reader.prepare([Record(0, 1, 0, False)], arrays)
+        reader.mapped.pin(0)
+        reader.close()
+        assert device.registered == {}
+        assert reader.mapped.pinned_bytes == 0
+        del held
+
+
+class Reads:
+    """What is read to be pinned, from now on, and whether a request was reading then."""
+
+    def __init__(self, mapped: MappedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.beside_requests: list[bool] = []
+        preadv = os.preadv
+
+        def watched(fd: int, buffers: list[memoryview], offset: int) -> int:
+            self.beside_requests.append(mapped._library.mapped_users(mapped.handle) > 0)
+            return preadv(fd, buffers, offset)
+
+        monkeypatch.setattr(os, "preadv", watched)
+
+
+def test_files_are_read_to_be_pinned_while_no_request_reads(many: ExpertFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = PinningDevice()
+    monkeypatch.setattr(module, "READ_BYTES", mmap.PAGESIZE)
+    monkeypatch.setattr(module, "LEAST_WAIT_S", 600.0)
+    with reading(many, device, pinned_bytes=0) as (reader, arrays):
+        mapped = reader.mapped
+        assert mapped is not None
+        reads = Reads(mapped, monkeypatch)
+        request = reader.prepare([Record(0, 1, 0, False)], arrays)
+        mapped.pin(mapped.byte_count)
+        assert not mapped.finished.wait(0.05)
+        assert reads.beside_requests == []
+        reader.submit(request)
+        assert request.done.wait(240)
+        assert mapped.finished.wait(240)
+        assert mapped.pinned_bytes == mapped.byte_count
+        assert len(reads.beside_requests) == mapped.byte_count // mmap.PAGESIZE
+        assert not any(reads.beside_requests)
+
+
+def test_files_are_pinned_some_day_although_requests_read_all_the_time(
+    many: ExpertFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEAST_WAIT_S", 0.0)
+    with reading(many, PinningDevice(), pinned_bytes=0) as (reader, arrays):
+        mapped = reader.mapped
+        assert mapped is not None
+        reads = Reads(mapped, monkeypatch)
+        request = reader.prepare([Record(0, 1, 0, False)], arrays)
+        settled(mapped, mapped.byte_count)
+        assert mapped.pinned_bytes == mapped.byte_count
+        assert all(reads.beside_requests)
+        reader.submit(request)
 
 
 def test_only_files_that_the_system_reads_through_its_page_cache_are_mapped(many: ExpertFile) -> None:

@@ -182,6 +182,7 @@ static void finish_if_over(ss_batch *batch) {
     ss_lanes *lanes = batch->lanes;
     if (batch->running || has_jobs(batch) || batch->over) return;
     batch->over = 1;
+    ss_plan_over(&batch->plan);
     batch->ended_ns = now_ns();
     __atomic_store_n(&batch->state.done, 1, __ATOMIC_RELEASE);
     if (batch->gated && --lanes->demand == 0) wake(lanes, AHEAD, queued_jobs(lanes, AHEAD));

@@ -7,12 +7,17 @@
 
 typedef struct region {
     int64_t fd, start, end; /* of the file's bytes that may ever be found */
-    const char *address;    /* of `start`; written before `bytes` */
+    const char *address;    /* of `start`; written once, before `bytes` */
     _Atomic int64_t bytes;  /* in reach */
 } region;
 
+/* Who enters is counted with the present turn. Once those of the turn before are gone the next one may begin, and who enters
+ * then sees every region as it is by that time; so what was shrunk before waits for one turn's users only. */
 struct ss_mapped {
     atomic_int references;
+    atomic_int turn; /* 0 or 1 */
+    _Atomic int64_t users[2];
+    int shrunk; /* since the last turn began; the owner's */
     int64_t count;
     region all[];
 };
@@ -47,10 +52,44 @@ int32_t ss_mapped_extend(ss_mapped *mapped, int64_t number, const void *address,
     if (!mapped || !address || number < 0 || number >= mapped->count) return SS_BAD_ARGUMENT;
     region *one = &mapped->all[number];
     int64_t before = atomic_load_explicit(&one->bytes, memory_order_relaxed);
-    if (bytes < before || bytes > one->end - one->start || (before && address != one->address)) return SS_OUT_OF_RANGE;
-    if (!before) one->address = address;
+    if (bytes < before || bytes > one->end - one->start || (one->address && address != one->address)) return SS_OUT_OF_RANGE;
+    if (!one->address) one->address = address;
     atomic_store_explicit(&one->bytes, bytes, memory_order_release);
     return SS_OK;
+}
+
+int32_t ss_mapped_shrink(ss_mapped *mapped, int64_t number, int64_t bytes) {
+    if (!mapped || number < 0 || number >= mapped->count) return SS_BAD_ARGUMENT;
+    region *one = &mapped->all[number];
+    if (bytes < 0 || bytes > atomic_load_explicit(&one->bytes, memory_order_relaxed)) return SS_OUT_OF_RANGE;
+    atomic_store(&one->bytes, bytes); /* before the next turn, for everybody */
+    mapped->shrunk = 1;
+    return SS_OK;
+}
+
+int32_t ss_mapped_quiet(ss_mapped *mapped) {
+    int turn = atomic_load(&mapped->turn);
+    if (atomic_load(&mapped->users[!turn])) return 0;
+    if (!mapped->shrunk) return 1;
+    mapped->shrunk = 0;
+    atomic_store(&mapped->turn, !turn);
+    return atomic_load(&mapped->users[turn]) == 0;
+}
+
+int64_t ss_mapped_users(const ss_mapped *mapped) { return atomic_load(&mapped->users[0]) + atomic_load(&mapped->users[1]); }
+
+int ss_mapped_enter(ss_mapped *mapped) {
+    if (!mapped) return 0;
+    for (;;) {
+        int turn = atomic_load(&mapped->turn);
+        atomic_fetch_add(&mapped->users[turn], 1);
+        if (atomic_load(&mapped->turn) == turn) return turn;
+        atomic_fetch_sub(&mapped->users[turn], 1); /* it may not be waited for any more */
+    }
+}
+
+void ss_mapped_leave(ss_mapped *mapped, int entry) {
+    if (mapped) atomic_fetch_sub(&mapped->users[entry], 1);
 }
 
 const char *ss_mapped_find(const ss_mapped *mapped, int64_t fd, int64_t offset, int64_t bytes) {

@@ -195,7 +195,7 @@ int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_p
     plan->jobs = (ss_job *)next;
     int32_t code = copy_arguments(plan, kinds, records);
     if (code == SS_OK) {
-        plan->mirrors = settings->mirrors, plan->mapped = settings->mapped;
+        plan->mirrors = settings->mirrors, plan->mapped = settings->mapped, plan->entry = ss_mapped_enter(plan->mapped);
         if (plan->mirrors) choose_directories(plan);
         make_pieces(plan);
         make_segments(plan, settings);
@@ -209,7 +209,13 @@ int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_p
     return code;
 }
 
+void ss_plan_over(ss_plan *plan) {
+    ss_mapped_leave(plan->mapped, plan->entry);
+    plan->mapped = NULL;
+}
+
 void ss_plan_free(ss_plan *plan) {
+    ss_plan_over(plan);
     free(plan->memory);
     *plan = (ss_plan){0};
 }

@@ -53,7 +53,8 @@ typedef struct ss_plan {
     int64_t mapped_jobs; /* the first ones */
     int64_t scratch_bytes; /* that its longest read needs */
     ss_mirrors *mirrors;
-    const ss_mapped *mapped;
+    ss_mapped *mapped; /* while something may be fetched from there */
+    int entry;
 } ss_plan;
 
 typedef struct ss_job_result {
@@ -63,6 +64,7 @@ typedef struct ss_job_result {
 
 int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_piece_kind *kinds, int64_t kind_count,
                      const int64_t *records, int64_t record_count);
+void ss_plan_over(ss_plan *plan); /* no thread touches it, and nothing that it found is fetched any more */
 void ss_plan_free(ss_plan *plan);
 
 /* Read a job, segment by segment, as long as `stopped` is 0; add to the result's bytes and left_out. `copier` is null

@@ -1,4 +1,5 @@
 /* The table of mapped files, and lanes that leave to a device what it fetches from there. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -7,6 +8,29 @@
 #include "mapped.h"
 
 enum { DEMANDING = 3, AHEAD_TOO = 2, STEP = 512 };
+
+/* What is out of reach is in use as long as somebody who may have found it is, and no longer. */
+static void give_back(ss_mapped *mapped, const char *memory) {
+    CHECK(ss_mapped_shrink(NULL, 0, 0) == SS_BAD_ARGUMENT && ss_mapped_shrink(mapped, 3, 0) == SS_BAD_ARGUMENT);
+    CHECK(ss_mapped_shrink(mapped, 0, 101) == SS_OUT_OF_RANGE && ss_mapped_shrink(mapped, 0, -1) == SS_OUT_OF_RANGE);
+    CHECK(ss_mapped_quiet(mapped) == 1 && ss_mapped_users(mapped) == 0);
+    CHECK(ss_mapped_enter(NULL) == 0);
+    ss_mapped_leave(NULL, 0);
+    int before = ss_mapped_enter(mapped);
+    CHECK(ss_mapped_find(mapped, 3, 140, 60) && ss_mapped_quiet(mapped) == 1); /* nothing was shrunk */
+    CHECK(ss_mapped_shrink(mapped, 0, 70) == SS_OK && !ss_mapped_find(mapped, 3, 140, 60) && ss_mapped_find(mapped, 3, 140, 30));
+    CHECK(ss_mapped_quiet(mapped) == 0 && ss_mapped_quiet(mapped) == 0 && ss_mapped_users(mapped) == 1);
+    int after = ss_mapped_enter(mapped);
+    CHECK(ss_mapped_shrink(mapped, 0, 0) == SS_OK); /* while the first one is waited for: the second is, too */
+    ss_mapped_leave(mapped, before);
+    CHECK(ss_mapped_quiet(mapped) == 0 && ss_mapped_users(mapped) == 1);
+    int latest = ss_mapped_enter(mapped);
+    ss_mapped_leave(mapped, after);
+    CHECK(ss_mapped_quiet(mapped) == 1 && ss_mapped_users(mapped) == 1);
+    ss_mapped_leave(mapped, latest);
+    CHECK(ss_mapped_extend(mapped, 0, memory + 1, 60) == SS_OUT_OF_RANGE && ss_mapped_extend(mapped, 0, memory, 60) == SS_OK);
+    CHECK(ss_mapped_find(mapped, 3, 100, 60) == memory && ss_mapped_quiet(mapped) == 1);
+}
 
 static void look_up(void) {
     ss_mapped *mapped = NULL;
@@ -33,6 +57,7 @@ static void look_up(void) {
     CHECK(ss_mapped_extend(mapped, 0, memory, 100) == SS_OK && ss_mapped_extend(mapped, 2, memory + 100, 50) == SS_OK);
     CHECK(ss_mapped_find(mapped, 3, 140, 60) == memory + 40 && !ss_mapped_find(mapped, 3, 190, 20)); /* of two regions */
     CHECK(ss_mapped_find(mapped, 7, 0, 50) == memory + 100 && !ss_mapped_find(mapped, 7, 1, 50));
+    give_back(mapped, memory);
     ss_mapped_release(mapped);
     ss_mapped_release(NULL);
 }
@@ -107,6 +132,63 @@ static void fetch_while_the_table_grows(place *p, const char *memory) {
                 CHECK(!memcmp(p->slots[k] + slots[i] * slot[k], p->contents + start[k] + records[i] * disk[k], (size_t)disk[k]));
         ss_batch_release(batch);
     }
+    finish(lanes);
+    ss_mapped_release(mapped);
+    free_streams();
+    free(scratch);
+}
+
+typedef struct tide {
+    ss_mapped *mapped;
+    char *address;
+    int64_t bytes;
+    atomic_int ends, turns;
+} tide;
+
+/* Pages that are given back cannot be touched by anybody, until they are in reach again. */
+static void *come_and_go(void *argument) {
+    tide *t = argument;
+    int64_t page = sysconf(_SC_PAGESIZE), pages = t->bytes / page;
+    while (!t->ends) {
+        int64_t kept = t->turns * 7 % (pages + 1) * page;
+        CHECK(ss_mapped_extend(t->mapped, 0, t->address, pages * page) == SS_OK);
+        usleep(300);
+        CHECK(ss_mapped_shrink(t->mapped, 0, kept) == SS_OK);
+        while (!ss_mapped_quiet(t->mapped)) usleep(50);
+        CHECK(!mprotect(t->address + kept, (size_t)(pages * page - kept), PROT_NONE));
+        usleep(300);
+        CHECK(!mprotect(t->address, (size_t)(pages * page), PROT_READ));
+        t->turns++;
+    }
+    return NULL;
+}
+
+/* Batches that were planned before something is given back, and begun before or after, come whole. */
+static void fetch_while_parts_are_given_back(place *p, char *memory) {
+    char *scratch = block(2 * DEMANDING + 1 + 2 * AHEAD_TOO);
+    script s = fresh();
+    ss_mapped *mapped = one_region(p);
+    ss_lanes *lanes = lanes_over(scratch, &s, mapped);
+    tide t = {.mapped = mapped, .address = memory, .bytes = p->size};
+    pthread_t thread;
+    CHECK(p->size >= 2 * sysconf(_SC_PAGESIZE) && !pthread_create(&thread, NULL, come_and_go, &t));
+    for (int round = 0; round < 300 || t.turns < 30; round++) {
+        int records[SLOTS], slots[SLOTS], count = draw(records, slots);
+        for (int k = 0; k < KINDS; k += 2) memset(p->slots[k], 0x55, (size_t)(slot[k] * SLOTS));
+        ss_batch *batch = plan_for_device(lanes, p, records, slots, count, 0);
+        if (round % 4 == 0) usleep(400);
+        if (round % 8 < 7) {
+            CHECK((round % 3 ? ss_batch_submit(batch) : ss_batch_read_ahead(batch)) == SS_OK);
+            await(batch);
+            CHECK(!ss_batch_state_of(batch)->failures);
+            for (int i = 0; i < count; i++)
+                for (int k = 0; k < KINDS; k += 2)
+                    CHECK(!memcmp(p->slots[k] + slots[i] * slot[k], p->contents + start[k] + records[i] * disk[k], (size_t)disk[k]));
+        }
+        ss_batch_release(batch); /* or it was never handed over */
+    }
+    t.ends = 1;
+    CHECK(!pthread_join(thread, NULL) && ss_mapped_users(mapped) == 0);
     finish(lanes);
     ss_mapped_release(mapped);
     free_streams();
@@ -189,10 +271,11 @@ static void take_back_and_close(place *p, const char *memory) {
 
 int main(void) {
     place p = make_file();
-    const char *memory = mmap(NULL, (size_t)p.size, PROT_READ, MAP_SHARED, p.fd, 0);
+    char *memory = mmap(NULL, (size_t)p.size, PROT_READ, MAP_SHARED, p.fd, 0);
     CHECK(memory != MAP_FAILED);
     look_up();
     fetch_while_the_table_grows(&p, memory);
+    fetch_while_parts_are_given_back(&p, memory);
     tell_of_failures(&p, memory);
     take_back_and_close(&p, memory);
     char *scratch = block(2);
@@ -203,7 +286,7 @@ int main(void) {
     CHECK(ss_lanes_create(&bad, &lanes) == SS_BAD_ARGUMENT);
     ss_mapped_release(mapped);
     free(scratch);
-    munmap((void *)memory, (size_t)p.size);
+    munmap(memory, (size_t)p.size);
     free_file(&p);
     puts("mapped ok");
     return 0;

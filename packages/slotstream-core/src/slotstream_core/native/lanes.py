@@ -144,6 +144,9 @@ _SHORT: Final = {
     "ss_batch_release": (None, [c_void_p]),
     "ss_mapped_create": (c_int32, [c_void_p, c_int64, ctypes.POINTER(c_void_p)]),
     "ss_mapped_extend": (c_int32, [c_void_p, c_int64, c_void_p, c_int64]),
+    "ss_mapped_shrink": (c_int32, [c_void_p, c_int64, c_int64]),
+    "ss_mapped_quiet": (c_int32, [c_void_p]),
+    "ss_mapped_users": (c_int64, [c_void_p]),
     "ss_mapped_release": (None, [c_void_p]),
     "ss_mirrors_create": (c_int32, [c_int32, ctypes.POINTER(c_void_p)]),
     "ss_mirrors_release": (None, [c_void_p]),
@@ -201,6 +204,9 @@ class LaneLibrary:
         self.batch_release = holding.ss_batch_release
         self.mapped_create = holding.ss_mapped_create
         self.mapped_extend = holding.ss_mapped_extend
+        self.mapped_shrink = holding.ss_mapped_shrink
+        self.mapped_quiet = holding.ss_mapped_quiet
+        self.mapped_users = holding.ss_mapped_users
         self.mapped_release = holding.ss_mapped_release
         self.mirrors_create = holding.ss_mirrors_create
         self.mirrors_release = holding.ss_mirrors_release
