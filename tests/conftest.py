@@ -52,7 +52,7 @@ def memory_path() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def demo_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root directory with the demo model unpacked, as `slotstream pull demo` leaves it."""
+    """A root directory with the demo model unpacked, without the records that `slotstream pull demo` adds."""
     root = tmp_path_factory.mktemp("root")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTSTREAM_ROOT_DIR", str(root))

@@ -1,4 +1,4 @@
-"""The demo's experts as records: written when it is first used, finished by the next use, and gone when removed."""
+"""The demo's experts as records: written where it is unpacked, finished by the next use or pull, gone when removed."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,9 @@ from slotstream_cli.models import choose_model
 from slotstream_core.checkpoint.claiming import claimed
 from slotstream_core.checkpoint.records import read_records_index
 from slotstream_core.experts import record_files
+from slotstream_core.experts.moving import move_experts
 from slotstream_core.experts.repacking import RepackReport, repack_checkpoint
+from tests.cli.conftest import Invoke
 
 
 class Killed(BaseException):
@@ -60,6 +62,35 @@ def test_what_a_first_use_was_killed_in_is_finished_by_the_next_without_a_word(
     assert choose_model("demo").directory == directory
     assert len(reports) == 1  # the third use has nothing to do
     assert capsys.readouterr().err == ""
+
+
+def test_pull_leaves_what_a_first_use_leaves(root: Path, tmp_path: Path, invoke: Invoke) -> None:
+    for place in ((), ("--dir", tmp_path / "copy")):
+        result = invoke("pull", "demo", *place)
+        assert result.exit_code == 0, result.stderr
+        directory = Path(place[1]) if place else choose_model("demo").directory
+        assert read_records_index(directory) is not None
+    shutil.rmtree(directory / "repacked")
+    assert invoke("pull", "demo", "--dir", directory).exit_code == 0
+    assert not (directory / "repacked").exists()  # whoever removed them keeps them away
+
+
+def test_pull_finishes_what_a_first_use_was_killed_in(
+    root: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    use_and_be_killed(monkeypatch, after_files=2)
+    (directory,) = root.glob("root/models/*")
+    assert read_records_index(directory) is None
+    assert invoke("pull", "demo").exit_code == 0
+    assert read_records_index(directory) is not None
+
+
+def test_pull_begins_no_records_beside_experts_that_were_moved(root: Path, invoke: Invoke) -> None:
+    directory = choose_model("demo").directory
+    shutil.rmtree(directory / "repacked")
+    move_experts(directory)
+    assert invoke("pull", "demo", "--dir", directory).exit_code == 1
+    assert not (directory / "repacked").exists()
 
 
 def test_of_two_uses_at_once_one_finishes_and_the_other_says_nothing(

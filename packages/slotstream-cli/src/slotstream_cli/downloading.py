@@ -22,6 +22,7 @@ from slotpack.errors import PullCancelled, SlotpackError
 from slotpack.progress import PullProgress
 from slotpack.pulling import TRANSPORTS, PullOptions, PullReport, TransportName, pull
 from slotpack.tuning import MAX_CONNECTIONS
+from slotstream_cli.demo_records import begin_records, finish_records
 from slotstream_cli.failures import INTERRUPTED
 
 TERMINATED = 143
@@ -172,7 +173,7 @@ def is_interactive() -> bool:
 
 
 def download(model: CatalogModel, directory: pathlib.Path, options: PullOptions) -> PullReport:
-    """Pull a model with a display.
+    """Pull a model with a display; the demo's experts are written as records, too.
 
     Raises:
         click.exceptions.Exit: 130 after Ctrl-C, 143 after SIGTERM; progress is kept.
@@ -181,6 +182,7 @@ def download(model: CatalogModel, directory: pathlib.Path, options: PullOptions)
     cancel = Cancellation()
     is_local = model.is_bundled and not (options.compressed_sources or options.raw_sources)
     unpacking = model.name if is_local else None
+    begin_records(model, directory)
     try:
         with stopping_on_sigterm(cancel) as terminated, display(unpacking=unpacking) as show:
             report = pull(model, directory, options=options, progress=show, cancel=cancel)
@@ -191,6 +193,7 @@ def download(model: CatalogModel, directory: pathlib.Path, options: PullOptions)
         raise click.ClickException(str(error)) from error
     for line in describe_report(model, report):
         click.echo(f"-- {line}", err=True)
+    finish_records(model, directory)
     return report
 
 
@@ -220,10 +223,8 @@ def ensure_downloaded(
 ) -> pathlib.Path:
     """Return the model's directory, offering the download when it is not there.
 
-    The demo model is unpacked without a question, since it came with the installation, and its experts are written as
-    records, too, of which one takes half the time to read.  Their directory comes first, so that the next use of a
-    model that is complete sees what this one was killed in (`slotstream_cli.models.ready`).  Anything else is asked for
-    on a terminal and never downloaded without one.
+    The demo model is unpacked without a question, since it came with the installation.  Anything else is asked for on a
+    terminal and never downloaded without one.
 
     Raises:
         click.ClickException: Without a terminal, with the command to run; or when the person declines.
@@ -246,14 +247,4 @@ def ensure_downloaded(
             raise click.exceptions.Exit(INTERRUPTED) from None
         if not agreed:
             raise click.ClickException(f"nothing was downloaded; {advice}")
-    if not model.is_bundled:
-        return download(model, target, options).directory
-    from slotstream_core.checkpoint.records import RECORDS_NAME
-
-    with contextlib.suppress(OSError):  # downloading says what is wrong
-        (target / RECORDS_NAME).mkdir(parents=True, exist_ok=True)
-    directory = download(model, target, options).directory
-    from slotstream_cli.repacking import write_records  # brings mlx: only when needed
-
-    write_records(directory)
-    return directory
+    return download(model, target, options).directory

@@ -8,6 +8,7 @@ import click
 
 from slotpack import catalog
 from slotpack.moved import moved_reason
+from slotstream_cli.demo_records import finish_records
 
 DEMO_NAME = catalog.DEMO_MODEL
 PUBLISHED_NAME = catalog.DEFAULT_MODEL
@@ -92,19 +93,8 @@ def ready(name: str) -> Path:
     directory = catalog.default_directory(model)
     moved = moved_reason(directory) is not None  # other shards than the package's, and yet complete
     if model.looks_complete(directory) or (is_installed(directory) and (moved or not model.is_bundled)):
-        if model.is_bundled:
-            _finish_records(directory)
+        finish_records(model, directory)
         return directory  # loading checks it completely
     from slotstream_cli.downloading import ensure_downloaded, options_from  # brings httpx and rich: only when needed
 
     return ensure_downloaded(model, options_from(os.environ), directory=directory)
-
-
-def _finish_records(directory: Path) -> None:
-    """Write the records that a first use was killed in."""
-    from slotstream_core.checkpoint.records import left_unfinished  # only the demo needs it
-
-    if left_unfinished(directory):
-        from slotstream_cli.repacking import write_records  # brings mlx: only when needed
-
-        write_records(directory)

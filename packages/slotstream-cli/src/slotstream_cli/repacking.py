@@ -50,7 +50,7 @@ def write_records(model: Path) -> None:
         return
     except CheckpointError as error:
         click.echo(f"-- its experts are read from its stacked tensors: {error}", err=True)
-        with suppress(OSError):  # what was begun is continued by the next use
+        with suppress(OSError):  # what was begun is continued by the next use or pull
             (model / RECORDS_NAME).rmdir()
 
 
