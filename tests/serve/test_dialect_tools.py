@@ -187,6 +187,10 @@ def test_arguments_in_history_are_json_objects_and_null_survives() -> None:
     for text in ("{", "[]", '"x"', '{"a": NaN}', "[" * 100_000):
         with pytest.raises(Refused, match=r"^p "):
             arguments_object(text, path="p")
+    for text in ('{"a": 1e999}', '{"a": [{"b": -1e999}]}'):
+        with pytest.raises(Refused, match=r"^p is not valid JSON: -?1e999 is too large a number; the largest is "):
+            arguments_object(text, path="p")
+    assert arguments_object('{"a": 1.7e308}', path="p") == {"a": 1.7e308}
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,21 @@ def test_a_hostile_field_is_ignored_or_refused_in_every_dialect(live: LiveServer
 
 
 @pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("field", [b'"temperature": 1e999', b'"x": {"a": [-1e999]}', b'"options": {"top_p": 1e999}'])
+def test_a_number_that_no_float_holds_is_refused_in_every_dialects_shape(
+    live: LiveServer, name: str, field: bytes
+) -> None:
+    (dialect,) = [known for known in all_dialects() if known.name == name]
+    path, _, headers = REQUESTS[name]
+    with live.client() as client:
+        response = client.post(path, content=placed(name, field), headers=headers)
+    sign = "-" if b"-" in field else ""
+    message = f"invalid JSON body: {sign}1e999 is too large a number; the largest is 1.8e308"
+    assert response.status_code == 400
+    assert response.json() == dialect.error_body(Failure(code="invalid_request", message=message))
+
+
+@pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("item", [b"[]", b'{"a":0}', b'"ab"', b"0", b"[" * 100 + b"]" * 100])
 def test_more_values_than_a_body_may_have_are_refused_in_every_dialects_shape(
     live: LiveServer, name: str, item: bytes

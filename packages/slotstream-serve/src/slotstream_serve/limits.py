@@ -3,7 +3,6 @@
 import asyncio
 import hmac
 import ipaddress
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import Receive
 
+from slotstream_core.text.strict_json import UnusableNumber, parse_strict
 from slotstream_core.text.surrogates import REPLACEMENT, SURROGATE, SURROGATE_ESCAPE, lone_escapes, with_texts
 from slotstream_serve.dialects.base import JsonObject
 from slotstream_serve.errors import Failure, Refused, ServeError, invalid
@@ -165,19 +165,21 @@ def parse_json_object(body: bytes, limits: Limits) -> JsonObject:
 
     Raises:
         Refused: It has too many values, which take up to forty times their text, or too many lone surrogates, is not
-            JSON, or not an object.
+            JSON, not an object, or has a number that no float holds.
     """
     if has_more_values(body, limits.body_values):
         raise _too_many_values(limits)
     try:
         text = body.decode("utf-8-sig")
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = parse_strict(text)
         if SURROGATE_ESCAPE.search(text):
             value = with_texts(value, _Surrogates(MOST_SURROGATES).replaced)
         if _has_more_marks(body, limits.body_values):
             inside = " ".join(_json_texts(value)).encode("utf-8", "surrogatepass")
             if has_more_values(inside, limits.body_values):
                 raise _too_many_values(limits)
+    except UnusableNumber as error:
+        raise invalid(f"invalid JSON body: {error}") from None
     except (ValueError, RecursionError):
         raise invalid("invalid JSON body") from None
     if not isinstance(value, dict):
@@ -250,10 +252,6 @@ class _Surrogates:
         if self._left < 0:
             raise invalid(f"request body has more than {self._most:,} lone surrogates; send text as UTF-8")
         return text
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _refuse_large(limits: Limits) -> NoReturn:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from slotstream_core.text.strict_json import parse_strict
 from slotstream_core.text.surrogates import SURROGATE_ESCAPE, without_surrogates
 
 ArgumentType = Literal["string", "integer", "number", "boolean", "object", "array", "unknown"]
@@ -113,21 +114,10 @@ def _number(text: str, original: str) -> Any:
 
 def _json(text: str, original: str) -> Any:
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = parse_strict(text)
         return without_surrogates(value) if SURROGATE_ESCAPE.search(text) else value
     except (ValueError, RecursionError):
         return original
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is too large for a number")
-    return value
 
 
 def _guess(text: str, original: str) -> Any:

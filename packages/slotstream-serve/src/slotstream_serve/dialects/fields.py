@@ -291,7 +291,7 @@ def _plain(note: str) -> str:
 
 
 def _finite(path: str, value: float) -> float:
-    """Return a number as a float.  JSON may spell numbers that no float holds, such as 1e999."""
+    """Return a number as a float, if one holds it; whole numbers may be larger."""
     try:
         number = float(value)
     except OverflowError:

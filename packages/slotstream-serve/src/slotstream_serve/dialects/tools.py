@@ -4,8 +4,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from slotstream_core.text.strict_json import UnusableNumber, parse_strict
 from slotstream_core.text.surrogates import SURROGATE_ESCAPE, without_surrogates
 from slotstream_serve.conversation import Reasoning, ToolChoice, ToolSpec
 from slotstream_serve.dialects.base import JsonObject
@@ -87,14 +88,16 @@ def arguments_object(text: str, *, path: str) -> JsonObject:
     Lone surrogates in them become U+FFFD, as in the body around them.
 
     Raises:
-        Refused: The text is not a JSON object.
+        Refused: The text is not a JSON object, or has a number that no float holds.
     """
     if not text.strip():
         return {}
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = parse_strict(text)
         if SURROGATE_ESCAPE.search(text):
             value = without_surrogates(value)
+    except UnusableNumber as error:
+        raise invalid(f"{path} is not valid JSON: {error}", param=path) from None
     except (ValueError, RecursionError):
         raise invalid(f"{path} is not valid JSON; send the arguments as the server wrote them", param=path) from None
     if not isinstance(value, dict):
@@ -128,7 +131,3 @@ def json_text(value: Any, *, sort_keys: bool = False) -> str:
     """Return compact JSON in which no character can be taken for a line's end."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False)
     return text.translate(LINE_BREAKS)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
