@@ -53,6 +53,15 @@ OUTSIDE = (
 )
 
 
+@pytest.mark.parametrize("option", ["--memory-gb", "--memory-limit-gb", "--pool-gb", "--pinned-gb"])
+def test_every_size_has_the_same_bound(option: str) -> None:
+    below, at = (CliRunner().invoke(main, ["doctor", "--no-probe", option, size]) for size in ("999999999", "1e9"))
+    refusals = ("a size in GB above 0 and below 1,000,000,000", "nor a size in GB")
+    assert not any(words in below.output for words in refusals)
+    assert any(words in " ".join(at.output.split()) for words in refusals)
+    assert at.exit_code == 2
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "on", ""])
 def test_what_is_no_size_of_pinned_files_is_refused_by_name(value: str) -> None:
     result = CliRunner().invoke(main, ["serve", "--pinned-gb", value])

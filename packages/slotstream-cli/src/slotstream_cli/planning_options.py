@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -13,6 +12,7 @@ from slotstream_planner import (
     InvalidRequest,
     PlanRequest,
 )
+from slotstream_planner.units import gb_to_bytes
 
 __all__ = ["budget_options", "make_request", "make_size_request", "memory_options", "planner_failure", "size_options"]
 
@@ -33,9 +33,6 @@ class _Window(click.ParamType["int | Literal['auto']"]):
             self.fail(f"{value!r} is neither auto nor a whole number of tokens", param, ctx)
 
 
-_MAX_GB = 1e9
-
-
 class _Pinned(click.ParamType["float | Literal['auto', 'off']"]):
     """`auto`, `off` or a size in GB."""
 
@@ -48,9 +45,8 @@ class _Pinned(click.ParamType["float | Literal['auto', 'off']"]):
             return "auto" if value == "auto" else "off"
         try:
             size = float(value)
-        except ValueError:
-            size = math.nan
-        if not 0 < size < _MAX_GB:
+            gb_to_bytes(size, what="--pinned-gb")
+        except (ValueError, InvalidRequest):
             self.fail(f"{value!r} is neither auto nor off nor a size in GB", param, ctx)
         return size
 

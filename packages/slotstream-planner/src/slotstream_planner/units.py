@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from slotstream_planner.errors import InvalidRequest
@@ -26,7 +25,7 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 
 _MAX_GB: Final = 1e9
-"""No size above 10^18 bytes is meant; larger ones are refused before arithmetic."""
+"""No size of 10^18 bytes or more is meant; such are refused before arithmetic."""
 
 
 def gb_to_bytes(value_gb: float, *, what: str) -> int:
@@ -39,7 +38,7 @@ def gb_to_bytes(value_gb: float, *, what: str) -> int:
     Raises:
         InvalidRequest: The number is not a size.
     """
-    if not math.isfinite(value_gb) or value_gb <= 0 or value_gb > _MAX_GB:
+    if not 0 < value_gb < _MAX_GB:
         raise InvalidRequest(
             f"{what} is {value_gb:g}; give a size in GB above 0 and below {_MAX_GB:,.0f}, for example 16"
         )
