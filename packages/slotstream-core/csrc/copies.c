@@ -8,12 +8,11 @@
 #define COPY_DEFAULT 4 /* cudaMemcpyDefault: the runtime sees from the addresses which way it goes */
 #define STREAM_NON_BLOCKING 1
 #define EVENT_WITHOUT_TIME 2
-/* Of threads that fetch 16 bytes at a time, enough to keep the bus busy; of others as many more. What is too much would
- * only queue on it, before what the device fetches to begin the next kernel. */
-#define MOST_BLOCKS 8
-#define LARGEST_UNIT 16
+#define MOST_BLOCKS 8 /* enough to keep the bus busy; what is too much would only queue on it */
 #define THREADS 256
-#define UNITS_A_BLOCK (4 * THREADS)
+#define ROW 512 /* bytes that a warp fetches with one load */
+#define LINE 128
+#define ROWS_A_BLOCK (4 * THREADS / 32)
 
 typedef struct ss_begun {
     void *handle;
@@ -52,34 +51,32 @@ void ss_copier_free(ss_copier *copier) {
     free(copier);
 }
 
-static int64_t unit_of(uint64_t bits) { return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : 1; }
+static int32_t rows_of(const ss_copy *copy) {
+    return (int32_t)(((int64_t)((uintptr_t)copy->from % LINE) + copy->bytes + ROW - 1) / ROW);
+}
 
 static int32_t launch(const ss_device *device, ss_pieces *pieces, void *handle) {
-    int64_t total = 0;
-    for (int64_t i = 0; i < pieces->count; i++) pieces->ends[i] = total += pieces->ends[i] / pieces->unit;
-    int64_t blocks = (total + UNITS_A_BLOCK - 1) / UNITS_A_BLOCK;
-    int64_t most = MOST_BLOCKS * (LARGEST_UNIT / pieces->unit);
-    ss_grid grid = {(uint32_t)(blocks < most ? blocks : most), 1, 1}, threads = {THREADS, 1, 1};
+    int32_t blocks = (pieces->ends[pieces->count - 1] + ROWS_A_BLOCK - 1) / ROWS_A_BLOCK;
+    ss_grid grid = {(uint32_t)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), 1, 1}, threads = {THREADS, 1, 1};
     void *arguments[] = {pieces};
     return device->launch(device->kernel, grid, threads, arguments, 0, handle);
 }
 
 /* Begin what some threads wish for by launches of the kernel. */
 static int32_t begin_by_kernel(const ss_device *device, const ss_wish *wishes, void *handle) {
-    ss_pieces pieces = {0};
-    uint64_t bits = 0;
-    int32_t code = 0;
+    ss_pieces pieces;
+    int32_t count = 0, rows = 0, code = 0;
     for (const ss_wish *one = wishes; one && !code; one = one->next) {
         for (int64_t i = 0; i < one->count && !code; i++) {
             const ss_copy *copy = &one->copies[i];
-            bits |= (uint64_t)(uintptr_t)copy->to | (uint64_t)(uintptr_t)copy->from | (uint64_t)copy->bytes;
-            pieces.from[pieces.count] = copy->from;
-            pieces.to[pieces.count] = copy->to;
-            pieces.ends[pieces.count++] = copy->bytes; /* `launch` makes ends of lengths */
-            if (pieces.count < SS_COPIES && (i + 1 < one->count || one->next)) continue;
-            pieces.unit = unit_of(bits);
+            pieces.from[count] = copy->from;
+            pieces.to[count] = copy->to;
+            pieces.bytes[count] = (int32_t)copy->bytes;
+            pieces.ends[count++] = rows += rows_of(copy);
+            if (count < SS_COPIES && (i + 1 < one->count || one->next)) continue;
+            pieces.count = count;
             code = launch(device, &pieces, handle);
-            pieces.count = 0, bits = 0;
+            count = rows = 0;
         }
     }
     return code;

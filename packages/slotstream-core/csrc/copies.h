@@ -39,19 +39,21 @@ typedef struct ss_device {
     ss_follow_function follow;
 } ss_device;
 
-/* The argument of the kernel; `slotstream_core.experts.copy_kernel` has the same in CUDA. */
+/* The argument of the kernel; `slotstream_core.experts.copy_kernel` has the same in CUDA. A piece is fetched in rows of 512
+ * bytes, the first of which begins with the 128 that hold its first byte, and in words of 16, of which none is fetched
+ * that holds no byte of it. So nothing outside its pages is read, wherever it begins. */
 typedef struct ss_pieces {
-    int64_t count;
-    int64_t unit;            /* 16, 8, 4 or 1: what addresses and lengths are multiples of */
-    int64_t ends[SS_COPIES]; /* of each piece in the row of all of them, in units */
     const void *from[SS_COPIES];
     void *to[SS_COPIES];
+    int32_t ends[SS_COPIES]; /* of each piece in the row of all of them, in such rows */
+    int32_t bytes[SS_COPIES];
+    int32_t count;
 } ss_pieces;
 
 typedef struct ss_copy {
     void *to;
     const void *from;
-    int64_t bytes;
+    int64_t bytes; /* at most INT32_MAX */
 } ss_copy;
 
 /* Copies that belong together. It and what it names stay until `over` is called. */

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import mmap
 import shutil
 import subprocess
 import threading
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from slotstream_core.errors import BackendError
@@ -24,6 +27,7 @@ from tests.core.native.test_device_lanes import ScriptedDevice, check_random_rec
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 KERNEL_HANDLE = 77
+MOST_BLOCKS = 8
 
 pytestmark = pytest.mark.skipif(library_path() is None or COMPILER is None, reason="there is no compiler")
 
@@ -34,8 +38,8 @@ SHIM = """
 #include <cstddef>
 #define __device__
 #define __global__
-struct uint4 { unsigned int x, y, z, w; };
-struct uint2 { unsigned int x, y; };
+struct alignas(16) uint4 { unsigned int x, y, z, w; };
+struct alignas(8) uint2 { unsigned int x, y; };
 struct place { unsigned int x; };
 static thread_local place blockIdx, blockDim, threadIdx, gridDim;
 """
@@ -54,7 +58,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("copies")
     source, library = folder / "copies.cpp", folder / "copies.so"
     source.write_text(SHIM + SOURCE + RUN)
-    command = [str(COMPILER), "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(library), str(source)]
+    aligned = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # as a device asks for
+    command = [str(COMPILER), "-std=c++17", "-O1", *aligned, "-shared", "-fPIC", "-o", str(library), str(source)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(library))
@@ -139,10 +144,8 @@ class Pins:
         return ctypes.string_at(address, byte_count)
 
 
-@pytest.mark.parametrize(("gap", "unit"), [(0, 16), (8, 8), (20, 4), (7, 1)])
-def test_records_of_a_pinned_file_take_as_large_units_as_its_offsets_allow(
-    tmp_path: Path, kernel: ctypes.CDLL, gap: int, unit: int
-) -> None:
+@pytest.mark.parametrize("gap", [0, 8, 20, 7])
+def test_records_of_a_pinned_file_arrive_wherever_it_holds_them(tmp_path: Path, kernel: ctypes.CDLL, gap: int) -> None:
     device = LaunchingDevice(kernel)
     device.pins = Pins()
     with expert_file(tmp_path, experts=60, gap=gap) as stored:
@@ -158,33 +161,104 @@ def test_records_of_a_pinned_file_take_as_large_units_as_its_offsets_allow(
                 for record in records:
                     for kind, view in enumerate(arrays.views):
                         assert view[record.slot].tobytes() == stored.bytes_of(layout, 1, record.expert, kind)
-    unit = min(unit, *(address & -address for address in arrays.addresses))  # slots may lie worse than on a device
-    assert {launch.unit for launch in device.launches} == {unit}
-    assert 1 <= max(device.grids) <= 8 * 16 // unit
     assert len(device.grids) == 5 + 1  # 540 pieces and 27
+    assert {launch.origin[0] % 16 for launch in device.launches} >= {gap % 16}
+    for launch in device.launches:  # as the runtime's own proof and `fetch` list pieces
+        listed = Pieces()
+        for piece in range(launch.count):
+            listed.add(launch.origin[piece], launch.target[piece], launch.bytes[piece])
+        assert listed.ends[: listed.count] == launch.ends[: launch.count]
 
 
-@pytest.mark.parametrize("unit", [16, 8, 4, 1])
-@pytest.mark.parametrize("blocks", [1, 3])
-def test_the_kernel_copies_every_byte_of_every_piece_and_no_other(kernel: ctypes.CDLL, unit: int, blocks: int) -> None:
-    random = np.random.default_rng(unit)
-    lengths = [int(length) * unit for length in random.integers(1, 50, MOST_PIECES)]
-    stride = 64 * unit
-    data = random.integers(0, 256, MOST_PIECES * stride, dtype=np.uint8)
-    room = np.zeros(data.nbytes + 64, np.uint8)
-    found = room[-room.ctypes.data % 64 :][: data.nbytes]
-    places = random.permutation(MOST_PIECES)
-    wanted = np.zeros_like(data)
-    pieces = Pieces(count=MOST_PIECES, unit=unit)
-    end = 0
-    for piece, (length, place) in enumerate(zip(lengths, places.tolist(), strict=True)):
-        end += length // unit
-        pieces.ends[piece] = end
-        pieces.origin[piece] = data.ctypes.data + piece * stride
-        pieces.target[piece] = found.ctypes.data + place * stride
-        wanted[place * stride :][:length] = data[piece * stride :][:length]
-    kernel.run(ctypes.byref(pieces), blocks, 32)
-    assert np.array_equal(found, wanted)
+def test_a_launch_has_as_many_blocks_as_its_bytes_need_and_no_more_than_keep_the_bus_full(
+    tmp_path: Path, kernel: ctypes.CDLL
+) -> None:
+    device = LaunchingDevice(kernel)
+    with expert_file(tmp_path, experts=40, bits=None) as stored:
+        layout = stored.layout("BF16")
+        with StoredExperts(layout) as source, ExpertReader(source, lane_count=1, memory=device, native=True) as reader:
+            arrays = SlotArrays(layout, 40, device)
+            for count in (1, 40):
+                read_batch(reader, arrays, [Record(1, expert, expert, False) for expert in range(count)])
+    for launch, blocks in zip(device.launches, device.grids, strict=True):
+        rows = launch.ends[launch.count - 1]
+        assert blocks == min(MOST_BLOCKS, -(-rows // 32))
+    assert max(device.grids) == MOST_BLOCKS
+    assert min(device.grids) == 1
+
+
+class GuardedPages:
+    """Memory with pages before and behind that nobody may touch; `first` is its address."""
+
+    def __init__(self, pages: int) -> None:
+        size = (pages + 2) * mmap.PAGESIZE
+        self._map = mmap.mmap(-1, size)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.first, self.byte_count = start + mmap.PAGESIZE, pages * mmap.PAGESIZE
+        libc = ctypes.CDLL(None, use_errno=True)
+        for page in (start, start + size - mmap.PAGESIZE):
+            if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), 0):
+                raise OSError(ctypes.get_errno(), "mprotect")
+
+    @property
+    def values(self) -> npt.NDArray[np.uint8]:
+        block = (ctypes.c_uint8 * self.byte_count).from_address(self.first)
+        return np.frombuffer(memoryview(block), dtype=np.uint8)
+
+
+LENGTHS = (*range(1, 50), 112, 127, 128, 129, 496, 511, 512, 513, 527, 1024, 2047, 4095)
+
+
+def alignments() -> list[tuple[int, int, int]]:
+    """Every way in which source and target lie, with lengths that come round: bytes, and both modulo 16."""
+    ways = itertools.product(range(16), range(16), range(5))
+    return [(LENGTHS[number * 7 % len(LENGTHS)], *way[:2]) for number, way in enumerate(ways)]
+
+
+@pytest.mark.parametrize(("blocks", "at_the_end"), [(1, False), (8, True)])
+def test_the_kernel_copies_every_byte_of_every_piece_and_no_other(
+    kernel: ctypes.CDLL, blocks: int, at_the_end: bool
+) -> None:
+    """Pieces of all alignments lie side by side, the first or last of them where readable memory begins or ends."""
+    random = np.random.default_rng(blocks)
+    ways = alignments()
+    random.shuffle(ways)
+    assert {way[1:] for way in ways} == set(itertools.product(range(16), range(16)))
+    for start in range(0, len(ways), MOST_PIECES):
+        some = ways[start : start + MOST_PIECES]
+        source, target = GuardedPages(40), GuardedPages(40)
+        source.values[:] = random.integers(1, 256, source.byte_count, dtype=np.uint8)
+        wanted = np.zeros(target.byte_count, np.uint8)
+        pieces, origin, place = Pieces(), 0, 0
+        total = [0, 0]
+        for length, *lies in some:
+            for side in (0, 1):
+                total[side] += (lies[side] - total[side]) % 16 + length
+        if at_the_end:  # whole words, so that the last byte of the last piece can be the last of the page
+            origin, place = (source.byte_count - total[0]) // 16 * 16, (target.byte_count - total[1]) // 16 * 16
+        for length, source_lies, target_lies in some:
+            origin += (source_lies - origin) % 16
+            place += (target_lies - place) % 16
+            pieces.add(source.first + origin, target.first + place, length)
+            wanted[place : place + length] = source.values[origin : origin + length]
+            origin, place = origin + length, place + length
+        kernel.run(ctypes.byref(pieces), blocks, 64)
+        assert np.array_equal(target.values, wanted)
+
+
+@pytest.mark.parametrize("length", [1, 5, 16, 17, 100, 512, 4096 - 16])
+def test_the_kernel_reads_nothing_beyond_the_page_that_holds_a_piece(kernel: ctypes.CDLL, length: int) -> None:
+    source, target = GuardedPages(1), GuardedPages(1)
+    source.values[:] = np.random.default_rng(length).integers(1, 256, source.byte_count, dtype=np.uint8)
+    last = source.byte_count - length
+    for origin, place in itertools.product({0, last}, {0, last}):
+        target.values[:] = 0
+        pieces = Pieces()
+        pieces.add(source.first + origin, target.first + place, length)
+        kernel.run(ctypes.byref(pieces), 2, 32)
+        assert np.array_equal(target.values[place:][:length], source.values[origin:][:length])
+        assert not target.values[:place].any()
+        assert not target.values[place + length :].any()
 
 
 def test_the_argument_has_the_size_that_the_library_and_the_kernel_give_it(kernel: ctypes.CDLL, tmp_path: Path) -> None:

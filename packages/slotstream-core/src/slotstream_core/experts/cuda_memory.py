@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from slotstream_core.errors import BackendError
-from slotstream_core.experts.copy_kernel import Grid, Pieces, compile_copy_kernel
+from slotstream_core.experts.copy_kernel import ROW_BYTES, Grid, Pieces, compile_copy_kernel
 from slotstream_core.experts.slot_memory import Bytes, DeviceCopies, HostMemory, HostPins, SlotMemory
 
 logger = logging.getLogger("slotstream.experts")
@@ -104,32 +104,30 @@ class CudaMemory:
             BackendError: It cannot be compiled, or does not.
         """
         kernel = compile_copy_kernel(self._runtime, device=self._device.id)
-        for unit in (16, 8, 4, 1):
-            self._prove_kernel(kernel, unit)
+        for shift in (0, 16, 8, 4, 1):
+            self._prove_kernel(kernel, shift)
         self._kernel = kernel
 
-    def _prove_kernel(self, kernel: int, unit: int) -> None:
-        """Copy two pieces with lengths that are multiples of ``unit`` by the kernel, and back by the runtime."""
-        data, first = self.buffer(PROOF_BYTES), 777 * unit
-        data[:] = np.random.default_rng(unit).integers(0, 256, PROOF_BYTES, dtype=np.uint8)
-        found = self._through_kernel(kernel, unit, data.ctypes.data, [first, PROOF_BYTES - first])
+    def _prove_kernel(self, kernel: int, shift: int) -> None:
+        """Copy two pieces by the kernel, the second from ``shift`` bytes past a row, and back by the runtime."""
+        data, first = self.buffer(PROOF_BYTES), 20 * ROW_BYTES + shift
+        data[:] = np.random.default_rng(shift).integers(0, 256, PROOF_BYTES, dtype=np.uint8)
+        found = self._through_kernel(kernel, data.ctypes.data, [first, PROOF_BYTES - first])
         if not np.array_equal(np.roll(data, -first), found):
             raise BackendError("the copy kernel does not copy what it is given")
 
-    def _through_kernel(self, kernel: int, unit: int, address: int, lengths: list[int]) -> Bytes:
+    def _through_kernel(self, kernel: int, address: int, lengths: list[int]) -> Bytes:
         """Return adjoining pieces of the host's memory in the other order, fetched by the kernel."""
         total = sum(lengths)
         found, place = self.buffer(total), ctypes.c_void_p()
         found[:] = 0
         self._require(self._runtime.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(total)), "taking memory")
         base = place.value or 0
-        pieces = Pieces(count=len(lengths), unit=unit)
+        pieces = Pieces()
         done = 0
-        for piece, length in enumerate(lengths):
-            pieces.origin[piece] = address + done
+        for length in lengths:
+            pieces.add(address + done, base + total - done - length, length)
             done += length
-            pieces.ends[piece] = done // unit
-            pieces.target[piece] = base + total - done
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pieces))
         try:
             self._require(
@@ -165,7 +163,7 @@ class CudaMemory:
 
     def fetch(self, address: int, byte_count: int) -> bytes:
         """See `HostPins.fetch`."""
-        return self._through_kernel(self._kernel, 1, address, [byte_count]).tobytes()
+        return self._through_kernel(self._kernel, address, [byte_count]).tobytes()
 
     def buffer(self, byte_count: int) -> Bytes:
         """See `SlotMemory.buffer`: pinned, so that the device fetches from it at the bus's speed."""
