@@ -216,26 +216,44 @@ LookUps = dict[int, tuple[NgramLookUp, NgramState]]
 """By layer with an n-gram part: the embeddings of tokens, on their way, and its state."""
 
 
-class NgramLayer:
-    """The n-gram embedding of one decoder layer; owns its row cache, the sequence lives in `NgramState`."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NgramSource:
+    """What an n-gram layer is made from.
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        weights: WeightReader,
-        prefix: str,
-        config: Qwen4ExpConfig,
-        *,
-        index: int,
-        cache_bytes: int,
-        lanes: ThreadPoolExecutor,
-    ) -> None:
+    Attributes:
+        checkpoint: Has the table; open for as long as the layer is used.
+        weights: Reads the layer's other tensors.
+        prefix: Name of the layer's module.
+        config: The model's.
+        index: Which of the model's n-gram layers this is, from zero.
+        cache_bytes: Most that packed rows take which are kept.
+        lanes: Read rows.
+    """
+
+    checkpoint: Checkpoint
+    weights: WeightReader
+    prefix: str
+    config: Qwen4ExpConfig
+    index: int
+    cache_bytes: int
+    lanes: ThreadPoolExecutor
+
+
+class NgramLayer:
+    """The n-gram embedding of one decoder layer; owns its row cache, the sequence lives in `NgramState`.
+
+    Raises (constructor):
+        CheckpointError: A tensor is missing or cannot be used, or heads reach outside the table.
+    """
+
+    def __init__(self, source: NgramSource) -> None:
+        checkpoint, weights, prefix, config = source.checkpoint, source.weights, source.prefix, source.config
         self._count, self._hidden = config.hc_count, config.hidden_size
         self._dtype = weights.compute_dtype
         self._table = NgramTable(checkpoint, f"{prefix}.ple_embedding.ngram_embedding", config.ngram_row_width)
-        self._hash = _read_hash(weights, f"{prefix}.ple_embedding", config, index)
+        self._hash = _read_hash(weights, f"{prefix}.ple_embedding", config, source.index)
         _check_heads(self._hash, self._table.row_count, f"{prefix}.ple_embedding")
-        self.cache = RowCache(self._table, cache_bytes, lanes)
+        self.cache = RowCache(self._table, source.cache_bytes, source.lanes)
         self._projections = FusedProjection(
             [weights.projection(f"{prefix}.key_proj"), weights.projection(f"{prefix}.value_proj")]
         )

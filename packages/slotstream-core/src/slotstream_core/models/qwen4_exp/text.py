@@ -25,7 +25,7 @@ from slotstream_core.models.qwen4_exp.draft import DRAFT_ROWS, DraftHead
 from slotstream_core.models.qwen4_exp.draft_state import DraftState
 from slotstream_core.models.qwen4_exp.host_products import HOST_ROWS
 from slotstream_core.models.qwen4_exp.moe import PassLeases, PassWatch, pass_leases
-from slotstream_core.models.qwen4_exp.ngram import LookUps, NgramState
+from slotstream_core.models.qwen4_exp.ngram import LookUps, NgramSource, NgramState
 from slotstream_core.models.qwen4_exp.ngram_rows import READ_LANES
 from slotstream_core.models.qwen4_exp.parts import layer_parts
 from slotstream_core.models.qwen4_exp.projections import WeightReader
@@ -105,13 +105,15 @@ class Qwen4ExpModel:
         ]
         self._ngrams = {
             layer: parts.ngram(
-                checkpoint,
-                weights,
-                f"{TEXT_PREFIX}.layers.{layer}.ple",
-                config,
-                index=index,
-                cache_bytes=ngram_cache_bytes // len(config.ple_layers),
-                lanes=self._lanes,
+                NgramSource(
+                    checkpoint=checkpoint,
+                    weights=weights,
+                    prefix=f"{TEXT_PREFIX}.layers.{layer}.ple",
+                    config=config,
+                    index=index,
+                    cache_bytes=ngram_cache_bytes // len(config.ple_layers),
+                    lanes=self._lanes,
+                )
             )
             for index, layer in enumerate(config.ple_layers)
         }

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.models.qwen4_exp.device.kernels import CHUNK, KernelKey, KernelSpec, Output, random_row
 from slotstream_core.models.qwen4_exp.device.launching import Argument, LaunchedKernels, Place, Program
 from slotstream_core.models.qwen4_exp.device.products import RowProducts, suits_product
-from slotstream_core.models.qwen4_exp.ngram import NgramLayer, NgramState
-from slotstream_core.models.qwen4_exp.projections import WeightReader
+from slotstream_core.models.qwen4_exp.ngram import NgramLayer, NgramSource, NgramState
 from slotstream_core.native.products import RecordLayout
 
 UNPACK_THREADS = 128
@@ -211,18 +207,8 @@ class DeviceNgram(NgramLayer):
         launchable: Whether `add` may be called: sizes, weights and the table's rows suit the kernels.
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        weights: WeightReader,
-        prefix: str,
-        config: Qwen4ExpConfig,
-        *,
-        index: int,
-        cache_bytes: int,
-        lanes: ThreadPoolExecutor,
-    ) -> None:
-        super().__init__(checkpoint, weights, prefix, config, index=index, cache_bytes=cache_bytes, lanes=lanes)
+    def __init__(self, source: NgramSource) -> None:
+        super().__init__(source)
         row, matrices = self._table.record_layout(), [product for product, _ in self._projections.groups]
         taps = int(self._kernel.shape[0])
         self.launchable = False
@@ -244,7 +230,7 @@ class DeviceNgram(NgramLayer):
             hidden=self._hidden,
             taps=taps,
             dilation=self._dilation,
-            eps=config.rms_norm_eps,
+            eps=source.config.rms_norm_eps,
             value_at=self._count * self._hidden if len(matrices) == 1 else 0,
         )
         self._kernels = ngram_kernels(self.sizes)

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from slotstream_core import _native as pieces
-from slotstream_core.checkpoint.config import Qwen4ExpConfig
-from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.models.qwen4_exp.eager.host import rows_of
 from slotstream_core.models.qwen4_exp.eager.products import EagerMaps
 from slotstream_core.models.qwen4_exp.host_products import Floats
-from slotstream_core.models.qwen4_exp.ngram import Ids, NgramLayer, NgramState
-from slotstream_core.models.qwen4_exp.projections import WeightReader
+from slotstream_core.models.qwen4_exp.ngram import Ids, NgramLayer, NgramSource, NgramState
 
 
 class EagerNgram(NgramLayer):
     """See `NgramLayer`."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        weights: WeightReader,
-        prefix: str,
-        config: Qwen4ExpConfig,
-        *,
-        index: int,
-        cache_bytes: int,
-        lanes: ThreadPoolExecutor,
-    ) -> None:
-        super().__init__(checkpoint, weights, prefix, config, index=index, cache_bytes=cache_bytes, lanes=lanes)
-        self._eager = weights.eager_host()
-        self._eps = config.rms_norm_eps
+    def __init__(self, source: NgramSource) -> None:
+        super().__init__(source)
+        self._eager = source.weights.eager_host()
+        self._eps = source.config.rms_norm_eps
         self._record = self._table.record_layout()
         self._table.read_with(pieces.read_rows)
         self._maps = EagerMaps(self._projections, self._eager)
