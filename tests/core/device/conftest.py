@@ -6,9 +6,28 @@ import pytest
 
 from slotstream_core.backend import Backend
 from slotstream_core.models.qwen4_exp.device.cuda_launching import CudaTarget
+from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
 from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
 from slotstream_core.native.binding import library_path
 from tests.core.device.emulation import COMPILER, EmulatedTarget, Emulator
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    """A device on the host, which compiles each kernel once for all tests of a module."""
+    return Emulator(tmp_path_factory.mktemp("sources"))
+
+
+@pytest.fixture(scope="module")
+def target(emulator: Emulator) -> EmulatedTarget:
+    """Where its programs are launched."""
+    return EmulatedTarget(emulator)
+
+
+@pytest.fixture(scope="module")
+def kernels(emulator: Emulator, target: EmulatedTarget) -> DeviceKernels:
+    """What a model that it computes is built with."""
+    return DeviceKernels(emulator, launched=LaunchedKernels(target))
 
 
 @pytest.fixture

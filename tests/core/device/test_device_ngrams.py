@@ -40,21 +40,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return Emulator(tmp_path_factory.mktemp("sources"))
-
-
-@pytest.fixture(scope="module")
-def target(emulator: Emulator) -> EmulatedTarget:
-    return EmulatedTarget(emulator)
-
-
-@pytest.fixture(scope="module")
-def kernels(emulator: Emulator, target: EmulatedTarget) -> DeviceKernels:
-    return DeviceKernels(emulator, launched=LaunchedKernels(target))
-
-
-@pytest.fixture(scope="module")
 def launched(checkpoint: Path, kernels: DeviceKernels) -> Iterator[Opened]:
     with opened(checkpoint, kernels) as found:
         yield found

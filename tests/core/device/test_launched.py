@@ -65,21 +65,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_synthetic(tmp_path_factory.mktemp("launched"), OWN, bits=4, group_size=32)
 
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return Emulator(tmp_path_factory.mktemp("sources"))
-
-
-@pytest.fixture(scope="module")
-def target(emulator: Emulator) -> EmulatedTarget:
-    return EmulatedTarget(emulator)
-
-
-@pytest.fixture(scope="module")
-def kernels(emulator: Emulator, target: EmulatedTarget) -> DeviceKernels:
-    return DeviceKernels(emulator, launched=LaunchedKernels(target))
-
-
 @dataclass(frozen=True)
 class Opened:
     model: Qwen4ExpModel

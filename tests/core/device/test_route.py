@@ -26,14 +26,13 @@ from slotstream_core.experts.lookahead import Lookahead, Mode
 from slotstream_core.generation.decoding import logits_row
 from slotstream_core.models.qwen4_exp.device import route
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
-from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels
 from slotstream_core.models.qwen4_exp.device.route import Outcome, RoutedRow
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
 from slotstream_core.models.registry import build_model
 from slotstream_core.native.binding import library_path
 from slotstream_core.state.sequence import SequenceState
-from tests.core.device.emulation import COMPILER, EmulatedTarget, Emulator
+from tests.core.device.emulation import COMPILER, EmulatedTarget
 from tests.core.device.test_device_kernels import DEVICE, ArrivedExperts, offered
 from tests.core.device.test_launched import EXPERTS, LAYERS, OWN, PROMPT, TOP, Opened, Row, opened
 from tests.core.expert_files import ScriptedSource
@@ -55,21 +54,6 @@ SLOTS = 20  # fewer than two thirds of the records: hits, misses and evictions
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_synthetic(tmp_path_factory.mktemp("routed"), OWN, bits=4, group_size=32)
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return Emulator(tmp_path_factory.mktemp("sources"))
-
-
-@pytest.fixture(scope="module")
-def target(emulator: Emulator) -> EmulatedTarget:
-    return EmulatedTarget(emulator)
-
-
-@pytest.fixture(scope="module")
-def kernels(emulator: Emulator, target: EmulatedTarget) -> DeviceKernels:
-    return DeviceKernels(emulator, launched=LaunchedKernels(target))
 
 
 @dataclass
