@@ -38,7 +38,7 @@ DENSE_EXPERTS: Final = 16
 DENSE_BATCH_ROWS: Final = 8192
 DENSE_MEAN_ROWS: Final = 16
 _LEADERS: Final = 2
-_DESCRIPTOR_BYTES: Final = 16 + 128 * 24
+_DESCRIPTOR_BYTES: Final = 8 + 128 * 24
 HOST_PROCESS_BYTES: Final = 1_900 * MB
 """Beside an NVIDIA GPU: interpreter, libraries and compiled kernels, resident once a model is loaded, without what is
 pinned (an NVIDIA H200 with MLX 0.32.4, docs/log.md, 2026-11-30). Much of it is files that the system can read again."""
