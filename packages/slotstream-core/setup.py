@@ -50,6 +50,7 @@ SOURCES = (
     "mirrors.c",
     "copies.c",
     "mapped.c",
+    "graphs.c",
     "launches.c",
     "segments.c",
     "lanes.c",

@@ -76,7 +76,7 @@ int ss_settle_layer(ss_residency *r, ss_request *request, int64_t since_ns, int6
     return 1;
 }
 
-int32_t ss_take_layer(const ss_layer_words *words, const ss_program *program, ss_tickets *tickets,
+int32_t ss_take_layer(const ss_layer_words *words, ss_program *program, ss_tickets *tickets,
                       const ss_layer_step *step, int32_t *held, ss_request *request, int64_t *since_ns, int32_t *code,
                       int64_t *launch) {
     ss_residency *r = ss_tickets_residency(tickets);

@@ -55,7 +55,7 @@ enum ss_layer_outcome {
  * be settled by the next call, or by `ss_settle_layer` after the last one and once what follows is done. Its wait counts from
  * `since_ns` to its end. On entry `request` is what the layer before left, or nothing. `held`, a count and as many slots, is what the layer before holds, which goes back once this one's router has spoken, and
  * then what this one holds: top + 1 values. `request` has room for top ids. */
-int32_t ss_take_layer(const ss_layer_words *words, const ss_program *program, ss_tickets *tickets,
+int32_t ss_take_layer(const ss_layer_words *words, ss_program *program, ss_tickets *tickets,
                       const ss_layer_step *step, int32_t *held, ss_request *request, int64_t *since_ns, int32_t *code,
                       int64_t *launch);
 

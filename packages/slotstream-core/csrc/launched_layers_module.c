@@ -136,7 +136,7 @@ PyObject *ss_py_take_layer(PyObject *self, PyObject *const *args, Py_ssize_t cou
     Call call;
     if (!starts(&call, "take_layer", count, 23)) return NULL;
     Kept *kept = PyCapsule_GetPointer(args[0], CAPSULE);
-    const ss_program *program = kept == NULL ? NULL : ss_program_of(args[1]);
+    ss_program *program = kept == NULL ? NULL : ss_program_of(args[1]);
     ss_tickets *tickets = program == NULL ? NULL : ss_tickets_of(args[2]);
     if (tickets == NULL) return NULL;
     const ss_residency *r = ss_tickets_residency(tickets);

@@ -11,7 +11,7 @@ ss_residency *ss_residency_of(PyObject *object);
 
 /* What the capsules of tickets_module.c and launches_module.c hold; null with an error set. */
 ss_tickets *ss_tickets_of(PyObject *object);
-const ss_program *ss_program_of(PyObject *object);
+ss_program *ss_program_of(PyObject *object);
 
 /* Room for what a request of so many ids comes to, args[0] on: slots [ids], held [ids + 1], whose first value is how many
  * follow, and records [3 * ids], absent ones and then those on their way. */

@@ -7,7 +7,7 @@ import itertools
 import math
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from slotstream_core.errors import BackendError
 from slotstream_core.experts.cuda_memory import function_address
-from slotstream_core.models.qwen4_exp.device.kernels import C_NAMES, HEADER, Kernel, KernelSpec
-from slotstream_core.models.qwen4_exp.device.launching import Pinned
+from slotstream_core.models.qwen4_exp.device.kernels import HEADER, Kernel, KernelSpec, parameter_types
+from slotstream_core.models.qwen4_exp.device.launching import NO_GRAPHS, GraphFunctions, Pinned
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 SHIM = Path(__file__).with_name("emulated.h")
@@ -61,35 +61,39 @@ class Emulator:
 
         return run
 
-    def build(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> ctypes.CDLL:
-        """A library with `run`, which takes an address an array, and `launched`, which takes what a launch does."""
+    def build(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], placed: Collection[str] = ()) -> ctypes.CDLL:
+        """A library with `run`, which takes an address an array, and `launched`, which takes what a launch does.
+
+        The latter is given the addresses of arguments that are ``placed``.
+        """
         body = spec.source
         for right, wrong in self.spoil:
             body = body.replace(right, wrong)
-        key = (spec.key, body, tuple(dtypes))
+        key = (spec.key, body, tuple(dtypes), frozenset(placed))
         if key not in self._built:
-            self._built[key] = self._compile(spec, dtypes, body)
+            self._built[key] = self._compile(spec, dtypes, body, placed)
         return self._built[key]
 
-    def _compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], body: str) -> ctypes.CDLL:
-        types = [f"const {C_NAMES[dtype]}*" for dtype in dtypes] + [f"{C_NAMES[out.dtype]}*" for out in spec.outputs]
-        types += ["long long"] * len(spec.values)
-        names = [*spec.inputs, *(output.name for output in spec.outputs), *spec.values]
-        given = ", ".join(f"{kind} given_{name}" for kind, name in zip(types, names, strict=True))
+    def _compile(
+        self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], body: str, placed: Collection[str]
+    ) -> ctypes.CDLL:
+        types = parameter_types(spec, dtypes)
+        given = ", ".join(f"{kind} given_{name}" for name, kind in types.items())
         return self.compiled(
             spec.name,
             f'#include "{SHIM}"\n{HEADER}\n'
-            + "".join(f"static {kind} {name};\n" for kind, name in zip(types, names, strict=True))
+            + "".join(f"static {kind} {name};\n" for name, kind in types.items())
             + f"static void kernel() {{\n{body}\n}}\n"
             + f'extern "C" void run({given}) {{\n'
-            + "".join(f"  {name} = given_{name};\n" for name in names)
+            + "".join(f"  {name} = given_{name};\n" for name in types)
             + f"  launch({spec.blocks}, {spec.threads}, kernel);\n}}\n"
-            + 'extern "C" void launched(void** arguments, int blocks, int threads) {\n'
+            + 'extern "C" int launched(void** arguments, int blocks, int threads) {\n'
+            + f"  if (!arguments) return {len(types)};\n"
             + "".join(
-                f"  {name} = *({kind}*)arguments[{index}];\n"
-                for index, (kind, name) in enumerate(zip(types, names, strict=True))
+                f"  {name} = {'**' if name in placed else '*'}({kind}{'**' if name in placed else '*'})arguments[{index}];\n"
+                for index, (name, kind) in enumerate(types.items())
             )
-            + "  launch(blocks, threads, kernel);\n}\n",
+            + f"  launch(blocks, threads, kernel);\n  return {len(types)};\n}}\n",
         )
 
     def compiled(self, name: str, text: str) -> ctypes.CDLL:
@@ -108,18 +112,63 @@ class Emulator:
 LAUNCHER = """
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 struct grid { uint32_t x, y, z; };
-static int refuse_from = -1, hang_from = -1, launches, fault;
+static int refuse_from = -1, hang_from = -1, launches, fault, graphs, fail_graphs;
 static const void* kernels[1 << 16];
+// A launch of a graph has what its arguments were when it was captured.
+struct node { const void* kernel; grid blocks, threads; std::vector<uint64_t> given; };
+struct graph { std::vector<node> nodes; };
+static graph* capturing;
 extern "C" int32_t launch(const void* kernel, grid blocks, grid threads, void** given, size_t shared, void* stream) {
   if (shared || blocks.y != 1 || blocks.z != 1 || threads.y != 1 || threads.z != 1 || stream != (void*)7) return 1;
   if (refuse_from == launches) return 719;
+  if (capturing) {
+    // how many a kernel takes only the kernel knows
+    const int count = reinterpret_cast<int (*)(void**, int, int)>(const_cast<void*>(kernel))(nullptr, 0, 0);
+    node one = {kernel, blocks, threads, {}};
+    for (int i = 0; i < count; i++) one.given.push_back(*(uint64_t*)given[i]);
+    capturing->nodes.push_back(one);
+    return 0;
+  }
   const bool hangs = hang_from >= 0 && launches >= hang_from;
   kernels[launches++ % (1 << 16)] = kernel;
   if (hangs) return 0;
-  reinterpret_cast<void (*)(void**, int, int)>(const_cast<void*>(kernel))(given, blocks.x, threads.x);
+  reinterpret_cast<int (*)(void**, int, int)>(const_cast<void*>(kernel))(given, blocks.x, threads.x);
   return 0;
 }
+extern "C" int32_t begin_capture(void* stream, int32_t mode) {
+  if (stream != (void*)7 || mode != 2 || capturing) return 1;
+  if (fail_graphs == 1) return 901;
+  capturing = new graph;
+  return 0;
+}
+extern "C" int32_t end_capture(void* stream, void** made) {
+  if (stream != (void*)7 || !capturing) return 1;
+  *made = capturing, graphs++, capturing = nullptr;
+  return 0;
+}
+extern "C" int32_t instantiate(void** ready, void* made, uint64_t flags) {
+  if (flags || fail_graphs == 2) return 2;
+  *ready = new graph(*(graph*)made), graphs++;
+  return 0;
+}
+extern "C" int32_t launch_graph(void* ready, void* stream) {
+  if (fail_graphs == 3) return 719;
+  for (node& one : ((graph*)ready)->nodes) {
+    std::vector<void*> given;
+    for (uint64_t& value : one.given) given.push_back(&value);
+    const int32_t code = launch(one.kernel, one.blocks, one.threads, given.data(), 0, stream);
+    if (code) return code;
+  }
+  return 0;
+}
+extern "C" int32_t destroy(void* made) {
+  delete (graph*)made, graphs--;
+  return 0;
+}
+extern "C" int left_graphs() { return graphs; }
+extern "C" void fail_at(int step) { fail_graphs = step; }
 struct attribute { int32_t id, unused; int32_t value[16]; };
 struct config { grid blocks, threads; size_t shared; void* stream; const attribute* attributes; uint32_t count; };
 extern "C" int32_t launch_early(const config* how, const void* kernel, void** given) {
@@ -146,11 +195,12 @@ class EmulatedTarget:
     Args:
         emulator: Compiles the kernels.
         early: Whether launches say that they may begin early; they never do.
+        graphs: Whether there are graphs.
     """
 
     stream = 7
 
-    def __init__(self, emulator: Emulator, *, early: bool = False) -> None:
+    def __init__(self, emulator: Emulator, *, early: bool = False, graphs: bool = True) -> None:
         self._emulator = emulator
         self._launcher = emulator.compiled("launcher", LAUNCHER)
         self._names: dict[int, str] = {}
@@ -158,11 +208,14 @@ class EmulatedTarget:
         self.launch = function_address(self._launcher.launch)
         self.early = function_address(self._launcher.launch_early) if early else 0
         self.query = function_address(self._launcher.query)
+        made = self._launcher
+        functions = (made.begin_capture, made.end_capture, made.instantiate, made.launch_graph, made.destroy, made.destroy)
+        self.graphs = GraphFunctions(*map(function_address, functions)) if graphs else NO_GRAPHS
 
-    def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
+    def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], placed: Collection[str]) -> int:
         """See `LaunchTarget.compile`."""
         try:
-            library = self._emulator.build(spec, dtypes)
+            library = self._emulator.build(spec, dtypes, placed)
         except RuntimeError as error:
             raise BackendError(f"compiling {spec.name} failed: {error}") from error
         self._kept.append(library)
@@ -188,7 +241,7 @@ class EmulatedTarget:
         return found
 
     def launches(self) -> list[str]:
-        """Names of the kernels launched since the last call."""
+        """Names of the kernels launched since the last call; each run begins with `take_table`."""
         handles = (ctypes.c_void_p * self._launcher.launched(None))()
         self._launcher.launched(handles)
         self._launcher.forget()
@@ -201,6 +254,14 @@ class EmulatedTarget:
     def hang(self, *, from_launch: int) -> None:
         """Let launches be accepted and never run that come after so many; -1: none."""
         self._launcher.hang(from_launch)
+
+    def fail_graphs(self, step: int) -> None:
+        """Let a step towards graphs fail: 1 capturing, 2 instantiating, 3 launching one; 0: none."""
+        self._launcher.fail_at(step)
+
+    def left_graphs(self) -> int:
+        """How many there are, ready ones and others."""
+        return int(self._launcher.left_graphs())
 
     def answer(self, code: int) -> None:
         """What a query says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
@@ -14,7 +15,7 @@ from slotstream_core.backend import Backend
 from slotstream_core.errors import BackendError, DeviceHung
 from slotstream_core.models.qwen4_exp.device.cuda_launching import CudaTarget, cuda_launches, cuda_source
 from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels, KernelSpec, Output
-from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, LaunchTarget
+from slotstream_core.models.qwen4_exp.device.launching import NO_GRAPHS, LaunchedKernels, LaunchTarget
 from slotstream_core.native.binding import library_path
 from tests.core.device.emulation import COMPILER, EmulatedTarget, Emulator
 
@@ -60,24 +61,29 @@ PUBLISH = KernelSpec(
 )
 
 
-@pytest.fixture(scope="module", params=[False, True])
+@pytest.fixture(scope="module", params=["plain", "early", "graphs"])
 def target(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> LaunchTarget:
     if not ON_GPU:
-        return EmulatedTarget(Emulator(tmp_path_factory.mktemp("launched")), early=request.param)
-    if not request.param:
-        pytest.skip("a GPU launches in one way")
-    return CudaTarget()
+        folder = tmp_path_factory.mktemp("launched")
+        return EmulatedTarget(Emulator(folder), early=request.param != "plain", graphs=request.param == "graphs")
+    if request.param == "plain":
+        pytest.skip("a GPU launches early")
+    made = CudaTarget()
+    if request.param == "early":
+        made.graphs = NO_GRAPHS
+    return made
 
 
 @pytest.fixture
-def emulated(target: LaunchTarget) -> EmulatedTarget:
-    """The target where it is the host, without anything left of other tests."""
+def emulated(target: LaunchTarget) -> Iterator[EmulatedTarget]:
+    """The target where it is the host, without anything left of other tests, nor for them."""
     if not isinstance(target, EmulatedTarget):
         pytest.skip("a GPU does not fail on demand")
     target.launches()
+    yield target
     target.refuse(from_launch=-1)
     target.answer(0)
-    return target
+    target.hang(from_launch=-1)
 
 
 @pytest.fixture
@@ -100,7 +106,7 @@ def test_a_program_runs_its_kernels_in_order_and_the_host_sees_what_they_publish
     program.add(ADD, a, given, total, 3)
     middle = program.mark()
     program.add(PUBLISH, total, out.address, signal.address, number)
-    for turn in (2, 3):
+    for turn in (2, 3, 4, 5):
         b = numbers(turn)
         program.point([given], [b])
         program.set(number, turn)
@@ -109,19 +115,83 @@ def test_a_program_runs_its_kernels_in_order_and_the_host_sees_what_they_publish
         signal.wait(turn)
         np.testing.assert_array_equal(out.data.view(np.float32), np.array(a + 3 * b))
     if isinstance(target, EmulatedTarget):
-        assert target.launches() == ["add", "publish"] * 2
+        assert target.launches() == ["take_table", "add", "take_table", "publish"] * 4
 
 
 def test_a_program_may_grow_after_it_ran(kernels: LaunchedKernels, target: LaunchTarget) -> None:
     program, a, signal, out = kernels.program(), numbers(1), kernels.signal(), target.pinned(4 * WIDTH)
     results = [program.scratch((WIDTH,), mx.float32) for _ in range(40)]  # more arguments than the table began with
     for before, after in zip([a, *results], results, strict=False):
-        program.add(ADD, before, a, after, 1)
+        factor = program.place("factor")
+        program.set(factor, 1)
+        program.add(ADD, before, a, after, factor)
         program.run(program.mark() - 1)
     program.add(PUBLISH, results[-1], out.address, signal.address, 5)
     program.run(program.mark() - 1)
     signal.wait(5)
     np.testing.assert_array_equal(out.data.view(np.float32), 41 * np.array(a))
+
+
+def test_what_changes_while_runs_are_under_way_is_seen_by_the_runs_to_come_alone(
+    kernels: LaunchedKernels, target: LaunchTarget
+) -> None:
+    rounds = 300
+    program, signal, out = kernels.program(), kernels.signal(), target.pinned(4 * WIDTH)
+    total, ones = program.scratch((WIDTH,), mx.float32), mx.ones((WIDTH,))
+    factor, number = program.place("factor"), program.place("number")
+    program.add(ADD, total, ones, total, factor)
+    added = program.mark()
+    program.add(PUBLISH, total, out.address, signal.address, number)
+    wanted = 0
+    for turn in range(1, rounds + 1):
+        program.set(factor, turn % 7)
+        program.run(0, added)
+        wanted += turn % 7
+    program.set(factor, 100)
+    program.set(number, 8)
+    program.run(added)
+    signal.wait(8)
+    np.testing.assert_array_equal(out.data.view(np.float32), np.full(WIDTH, wanted, np.float32))
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+def test_where_a_range_cannot_become_a_graph_its_kernels_are_launched_one_by_one(
+    tmp_path: Path, emulated: EmulatedTarget, step: int
+) -> None:
+    target = EmulatedTarget(Emulator(tmp_path))
+    target.fail_graphs(step)
+    program, a, total = LaunchedKernels(target).program(), numbers(1), mx.zeros((WIDTH,))
+    for _ in range(3):
+        program.add(ADD, a, a, total, 1)
+    program.run(0, 2)
+    if step == 3:  # what was accepted as a graph and is refused then is an error like any other
+        with pytest.raises(BackendError, match="launching add failed: the CUDA runtime says 719"):
+            program.run(0, 2)
+        target.fail_graphs(0)
+    for _ in range(3):
+        program.run(0, 2)
+        program.run(1, 3)
+    assert target.launches() == ["take_table", "add", "add"] * 7
+    assert target.left_graphs() == (2 if step in (0, 3) else 0)
+    del program
+    assert target.left_graphs() == 0
+
+
+def test_a_run_that_a_hung_device_has_not_begun_ends_the_next_one(
+    kernels: LaunchedKernels, emulated: EmulatedTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotstream_core.models.qwen4_exp.device.launching.SIGNAL_TIMEOUT_S", 0.01)
+    program, a = kernels.program(), numbers(1)
+    program.add(ADD, a, a, program.scratch((WIDTH,), mx.float32), 1)
+    program.run()
+    emulated.hang(from_launch=2)
+    program.run()  # a device that hangs takes what it is given
+    with pytest.raises(DeviceHung, match=r"not answered for 0.01 s \(kernels have not reached the number 2\)"):
+        program.run()
+    emulated.hang(from_launch=-1)
+    emulated.answer(700)
+    with pytest.raises(BackendError, match="launching take_table failed: the CUDA runtime says 700"):
+        program.run()
 
 
 def test_every_launch_sees_all_that_those_before_it_wrote(kernels: LaunchedKernels, target: LaunchTarget) -> None:
@@ -193,10 +263,16 @@ def test_a_launch_that_the_device_refuses_is_told_by_its_name_and_code(
     program, a = kernels.program(), numbers(1)
     for _ in range(3):
         program.add(ADD, a, a, program.scratch((WIDTH,), mx.float32), 1)
-    emulated.refuse(from_launch=1)
+    emulated.refuse(from_launch=2)
     with pytest.raises(BackendError, match="launching add failed: the CUDA runtime says 719"):
         program.run()
-    assert emulated.launches() == ["add"]
+    assert emulated.launches() == ["take_table", "add"]
+    emulated.refuse(from_launch=0)
+    with pytest.raises(BackendError, match="launching take_table failed: the CUDA runtime says 719"):
+        program.run()
+    emulated.refuse(from_launch=-1)
+    program.run()  # what was refused is not waited for
+    assert emulated.launches() == ["take_table", *["add"] * 3]
     with pytest.raises(BackendError, match="launches 2 to 4 are not among the 3 of the program"):
         program.run(2, 4)
 
@@ -224,7 +300,7 @@ def test_a_source_that_does_not_compile_is_a_typed_error(kernels: LaunchedKernel
         name="wrong", inputs=(), outputs=ADD.outputs, constants={}, body="sum[0] = missing;", blocks=1, threads=32
     )
     with pytest.raises(BackendError, match=r"compiling wrong failed|refuses the kernel slotstream_wrong"):
-        kernels.handles([(ADD, (mx.float32, mx.float32)), (wrong, ())])
+        kernels.handles([(ADD, (mx.float32, mx.float32), frozenset()), (wrong, (), frozenset())])
 
 
 def test_without_the_native_library_nothing_is_launched(target: LaunchTarget, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +320,16 @@ def test_the_source_for_a_gpu_has_every_argument_in_its_order() -> None:
     source = cuda_source(ADD, [mx.float32, mx.bfloat16])
     assert (
         'extern "C" __global__ void __launch_bounds__(32) slotstream_add'
-        "(const float* a, const __nv_bfloat16* b, float* sum, const long long factor) {\n"
+        "(const float* a, const __nv_bfloat16* b, float* sum, long long factor) {\n"
         "slotstream_begin();\nconstexpr int WIDTH = 48;"
     ) in source
     assert "#include" not in source
+
+
+def test_the_source_for_a_gpu_looks_up_what_changes_between_runs() -> None:
+    source = cuda_source(ADD, [mx.float32, mx.bfloat16], ["b", "sum", "factor"])
+    assert (
+        "slotstream_add(const float* a, const __nv_bfloat16* const* at_b, float* const* at_sum, "
+        "long long const* at_factor) {\nslotstream_begin();\n"
+        "const __nv_bfloat16* b = *at_b;\nfloat* sum = *at_sum;\nlong long factor = *at_factor;\nconstexpr int"
+    ) in source

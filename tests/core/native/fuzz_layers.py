@@ -30,7 +30,8 @@ def take_layer(m: Maker) -> list[Any]:
     top, number, foreseen = m.up_to(4), m.up_to(5), m.random.random() < 0.5
     words = m.module.layer_words(*told_words(m, reading, number, top, foreseen=foreseen))
     described = program(m)
-    first = m.up_to(len(described[3]), 0)
+    count = len(described[2]) - 1
+    first = m.up_to(count, 0)
     learnt: list[Any] = [None, None]
     if m.random.random() < 0.5:
         ranks = m.up_to(reading.experts)
@@ -41,7 +42,7 @@ def take_layer(m: Maker) -> list[Any]:
         target = [m.random.randrange(reading.layers), m.numbers.random(ranks), m.ids(9, ranks)]
     return [
         *(words, m.module.program(*described), made, m.random.randrange(reading.layers)),
-        *(first, m.up_to(len(described[3]), first), number, *learnt, 0.25, *target, m.random.random(), *limits(m)),
+        *(first, m.up_to(count, first), number, *learnt, 0.25, *target, m.random.random(), *limits(m)),
         *(np.zeros(count, np.int32) for count in (top, top + 1, 3 * top)),
         *(np.zeros(5 + 3 * top, np.int64), m.up_to(20)),
     ]

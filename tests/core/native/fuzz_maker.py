@@ -21,6 +21,9 @@ LAUNCH = ctypes.CFUNCTYPE(
 )
 EARLY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 QUERY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+BEGIN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32)
+END = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+MAKE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_uint64)
 
 
 class Address(int):
@@ -47,11 +50,20 @@ class Maker:
             self.zeros = os.dup(file.fileno())
         self.lanes = self._open_lanes(library)
         refusing = LAUNCH(lambda *_: self.up_to(9, 0) // 9), EARLY(lambda *_: self.up_to(9, 0) // 9)
-        functions = (*refusing, QUERY(lambda _: 0))
+        graphs = BEGIN(lambda *_: self.up_to(9, 0) // 9), END(self._capture), MAKE(self._instantiate)
+        functions = (*refusing, QUERY(lambda _: 0), *graphs, END(lambda *_: 0), QUERY(lambda _: 0), QUERY(lambda _: 0))
         self.lasting.append(functions)
-        self.launch, self.early, self.query = (
+        self.launch, self.early, self.query, *self.graphs = (
             Address(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in functions
         )
+
+    def _capture(self, stream: int, graph: Any) -> int:
+        graph[0] = self.up_to(1, 0)
+        return self.up_to(9, 0) // 9
+
+    def _instantiate(self, ready: Any, graph: int, flags: int) -> int:
+        ready[0] = 1
+        return self.up_to(9, 0) // 9
 
     def _open_lanes(self, library: ctypes.CDLL) -> Address:
         scratch = np.zeros(4 * 4096, np.uint8)

@@ -41,6 +41,7 @@ GLUE = (
         "mirrors.c",
         "mapped.c",
         "launches_module.c",
+        "graphs.c",
         "launches.c",
         "launched_layers_module.c",
         "launched_layers.c",

@@ -79,7 +79,7 @@ def build_launches(folder: pathlib.Path, *flags: str) -> pathlib.Path:
     if COMPILER is None:
         pytest.skip("no compiler here")
     program = folder / "launches_test"
-    sources = [str(CSRC / "launches.c"), str(TESTS / "launches_test.c")]
+    sources = [str(CSRC / "launches.c"), str(CSRC / "graphs.c"), str(TESTS / "launches_test.c")]
     subprocess.run([COMPILER, *FLAGS, *flags, *sources, "-o", str(program), "-pthread"], check=True)
     return program
 

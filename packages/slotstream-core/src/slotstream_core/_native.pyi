@@ -592,34 +592,45 @@ def ask(
     """
 
 class Program:
-    """Launches in order; keeps the table of their arguments."""
+    """Launches in order; keeps the table of what changes between runs, and what they are given each time."""
 
 def program(
-    launch: int,
-    early: int,
+    functions: tuple[int, ...],
     stream: int,
     launches: npt.NDArray[np.int64],
     indices: _Ids,
+    constants: npt.NDArray[np.uint64],
     table: npt.NDArray[np.uint64],
+    sent: int,
+    taken: int,
+    timeout_s: float,
     /,
 ) -> Program:
     """Describe launches of kernels; see csrc/launches.h.
 
     Args:
-        launch: Address of a function with the signature of `cudaLaunchKernel`.
-        early: Address of one with that of `cudaLaunchKernelExC`, used instead where it is not 0: a kernel's blocks may
-            begin before the kernel before has ended, and must wait themselves.
-        stream: What it is given.
-        launches: [launches, 5]: the kernel's handle, blocks, threads, and its arguments, the first and how many.
-        indices: Of all arguments, where they are in the table.
-        table: What launches pass on, 64 bits each. It is kept, may change between runs, and must not move.
+        functions: Nine addresses of functions with the signatures of `cudaLaunchKernel`; `cudaLaunchKernelExC`, used
+            instead where it is not 0: a kernel's blocks may begin before the kernel before has ended, and must wait
+            themselves; `cudaStreamQuery`; then, all or none, `cudaStreamBeginCapture`, `cudaStreamEndCapture`,
+            `cudaGraphInstantiate`, `cudaGraphLaunch`, `cudaGraphExecDestroy` and `cudaGraphDestroy`.
+        stream: What they are given.
+        launches: [launches + 1, 5]: the kernel's handle, blocks, threads, and its arguments, the first and how many.
+            The last one takes the table in, and begins every run.
+        indices: Of all arguments, where they are among the constants.
+        constants: What launches pass on, 64 bits each. They are kept, and must not change.
+        table: What changes between runs; the first word is written here, and numbers the runs. It is kept, too.
+        sent: Address of as many words of the host that the device reads: what the table held when a run began.
+        taken: Address of a word of 32 bits that holds 0 now, and then the number of the run whose words were taken.
+        timeout_s: Longest wait for that, at most 1e6.
     """
 
 def launch(program: Program, first: int, last: int, /) -> tuple[int, int] | None:
     """Launch those from ``first`` up to ``last``, without Python's lock.
 
     Returns:
-        None, or the number of the launch that was refused and the code; those before it are under way.
+        None, or the number of the launch that was refused and the code; those before it are under way. The number after
+        the last launch's stands for the one that takes the table in: with a code of `await_number`, the run before has
+        not taken it.
     """
 
 def await_number(address: int, number: int, timeout_s: float, query: int, stream: int, /) -> int:

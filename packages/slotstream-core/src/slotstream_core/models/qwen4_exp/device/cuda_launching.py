@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -12,8 +12,8 @@ import numpy as np
 from slotstream_core.cuda_compiler import compute_capability, load_kernel
 from slotstream_core.errors import BackendError
 from slotstream_core.experts.cuda_memory import RUNTIME, STREAM_NON_BLOCKING, CudaMemory, function_address
-from slotstream_core.models.qwen4_exp.device.kernels import C_NAMES, HEADER, KernelSpec
-from slotstream_core.models.qwen4_exp.device.launching import LaunchedKernels, Pinned
+from slotstream_core.models.qwen4_exp.device.kernels import HEADER, KernelSpec, parameter_types
+from slotstream_core.models.qwen4_exp.device.launching import NO_GRAPHS, GraphFunctions, LaunchedKernels, Pinned
 
 logger = logging.getLogger("slotstream.device")
 
@@ -57,17 +57,35 @@ even), and every kernel of a program first of all."""
 WAITING_MAJOR = 9
 """Compute capability from which on a kernel can wait for the one before."""
 
+GRAPH_FUNCTIONS = (
+    "cudaStreamBeginCapture",
+    "cudaStreamEndCapture",
+    "cudaGraphInstantiate",
+    "cudaGraphLaunch",
+    "cudaGraphExecDestroy",
+    "cudaGraphDestroy",
+)
+
 SPIED = 16
 """Arrays whose addresses one kernel tells."""
 
 
-def cuda_source(spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> str:
-    """The whole source of a kernel, whose function has the name of `kernel_name`, for inputs of these types."""
-    parameters = [f"const {C_NAMES[dtype]}* {name}" for name, dtype in zip(spec.inputs, dtypes, strict=True)]
-    parameters += [f"{C_NAMES[output.dtype]}* {output.name}" for output in spec.outputs]
-    parameters += [f"const long long {name}" for name in spec.values]
+def cuda_source(spec: KernelSpec, dtypes: Sequence[mx.Dtype], placed: Collection[str] = ()) -> str:
+    """The whole source of a kernel, whose function has the name of `kernel_name`.
+
+    Args:
+        spec: The kernel.
+        dtypes: Of its inputs.
+        placed: Names of the arguments that it looks up where it is told, instead of being given them.
+    """
+    parameters, looked_up = [], []
+    for name, kind in parameter_types(spec, dtypes).items():
+        parameters.append(f"{kind} const* at_{name}" if name in placed else f"{kind} {name}")
+        if name in placed:
+            looked_up.append(f"{kind} {name} = *at_{name};\n")
     signature = f'extern "C" __global__ void __launch_bounds__({spec.threads}) {kernel_name(spec)}'
-    return f"{PRELUDE}{HEADER}\n{signature}({', '.join(parameters)}) {{\nslotstream_begin();\n{spec.source}\n}}\n"
+    begin = f"slotstream_begin();\n{''.join(looked_up)}"
+    return f"{PRELUDE}{HEADER}\n{signature}({', '.join(parameters)}) {{\n{begin}{spec.source}\n}}\n"
 
 
 def kernel_name(spec: KernelSpec) -> str:
@@ -93,6 +111,7 @@ class CudaTarget:
         waits = compute_capability(self._runtime, device)[0] >= WAITING_MAJOR
         self.early = function_address(self._runtime.cudaLaunchKernelExC) if waits else 0
         self.query = function_address(self._runtime.cudaStreamQuery)
+        self.graphs = self._graphs()
         self.stream = self._make_stream()
         self._tell = _spy(compact=False), _spy(compact=True)
 
@@ -109,9 +128,18 @@ class CudaTarget:
             raise BackendError(f"making a stream failed: the CUDA runtime says {max(codes)}")
         return stream.value or 0
 
-    def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
+    def _graphs(self) -> GraphFunctions:
+        try:
+            functions = [getattr(self._runtime, name) for name in GRAPH_FUNCTIONS]
+        except AttributeError as error:
+            logger.warning("kernels are launched one by one, which is slower beside copies: %s", error)
+            return NO_GRAPHS
+        return GraphFunctions(*map(function_address, functions))
+
+    def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], placed: Collection[str]) -> int:
         """See `LaunchTarget.compile`."""
-        return load_kernel(self._runtime, cuda_source(spec, dtypes), kernel_name(spec), device=self._device)
+        source = cuda_source(spec, dtypes, placed)
+        return load_kernel(self._runtime, source, kernel_name(spec), device=self._device)
 
     def pinned(self, byte_count: int) -> Pinned:
         """See `LaunchTarget.pinned`: the device reaches such memory by the address that the host has for it."""

@@ -153,6 +153,13 @@ class KernelSpec:
         return "\n".join([*lines, self.body])
 
 
+def parameter_types(spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> dict[str, str]:
+    """What a kernel's arguments are in C, by name, in their order, for inputs of these types."""
+    types = {name: f"const {C_NAMES[dtype]}*" for name, dtype in zip(spec.inputs, dtypes, strict=True)}
+    types |= {output.name: f"{C_NAMES[output.dtype]}*" for output in spec.outputs}
+    return types | dict.fromkeys(spec.values, "long long")
+
+
 class Quantised(Protocol):
     """What `quantised_alike` looks at; `Projection` and `QuantizedStack` are such."""
 

@@ -1,9 +1,10 @@
 """Kernels launched one after the other by one call, from a table of their arguments, without MLX in between.
 
 MLX takes ten microseconds to hand a kernel over; the CUDA runtime, called from C, takes two or three. So a `Program`
-keeps what is launched each time: kernels, grids, and the place of every argument in one table of 64-bit numbers. A run
-launches a range of it on a stream of its own. Numbers come back through a `Signal`, a word that a kernel writes into
-memory of the host.
+keeps what is launched each time: kernels, grids, and arguments. A run launches a range of it on a stream of its own,
+from its second time on as one CUDA graph, which the device need not fetch over its bus. What a graph is given stays as
+it is, so what changes between runs stands in a table, which every run takes onto the device first, and kernels look it
+up there. Numbers come back through a `Signal`, a word that a kernel writes into memory of the host.
 
 Between MLX's work and a program's, the caller keeps order: arrays that a program reads are evaluated before it runs,
 and what it writes has been waited for before MLX reads it. An array whose address a program knows must not be viewed by
@@ -15,23 +16,47 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from slotstream_core.errors import BackendError, DeviceHung
-from slotstream_core.models.qwen4_exp.device.kernels import KernelKey, KernelSpec
+from slotstream_core.models.qwen4_exp.device.kernels import KernelKey, KernelSpec, Output
 
 SIGNAL_TIMEOUT_S = 60.0
 """Longest wait for a number: a device that takes longer has hung."""
 
 TIMEOUT, ENDED = -1, -2  # what `await_number` returns without the number, besides codes of CUDA
+
+
+TAKE = """
+  // two words a thread, so that those of a usual program come over the bus all at once
+  for (int i = threadIdx.x; i < pairs; i += blockDim.x)
+    reinterpret_cast<uint4*>(table)[i] = reinterpret_cast<const uint4*>(sent)[i];
+  __syncthreads();
+  if (threadIdx.x == 0) taken[0] = (unsigned int)table[0];
+"""
+TAKE_THREADS = 512
+
+
+class GraphFunctions(NamedTuple):
+    """Addresses of the functions by which ranges of launches become graphs, with the signatures of CUDA's; 0: none."""
+
+    begin_capture: int
+    end_capture: int
+    instantiate: int
+    launch: int
+    destroy_ready: int
+    destroy: int
+
+
+NO_GRAPHS: Final = GraphFunctions(0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,12 +92,21 @@ class LaunchTarget(Protocol):
 
     @property
     def stream(self) -> int:
-        """What both are given."""
+        """What they are given."""
 
-    def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype]) -> int:
+    @property
+    def graphs(self) -> GraphFunctions:
+        """What makes graphs; `NO_GRAPHS` where nothing does."""
+
+    def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], placed: Collection[str]) -> int:
         """Return the handle of a kernel whose inputs have these types; it stays valid as long as this object.
 
         Called by several threads at once.
+
+        Args:
+            spec: The kernel.
+            dtypes: Of its inputs.
+            placed: Names of the arguments instead of which it is given where they stand.
 
         Raises:
             BackendError: Its source is refused.
@@ -89,8 +123,12 @@ class LaunchTarget(Protocol):
         """
 
 
+KernelVersion = tuple[KernelSpec, tuple[mx.Dtype, ...], frozenset[str]]
+"""A kernel, the types of its inputs, and the names of the arguments that it looks up."""
+
+
 class LaunchedKernels:
-    """The kernels of one target, each compiled once for each types of its inputs.
+    """The kernels of one target, each version compiled once.
 
     Args:
         target: What compiles and runs them.
@@ -105,15 +143,15 @@ class LaunchedKernels:
             self.native = importlib.import_module("slotstream_core._native")
         except ImportError as error:
             raise BackendError(f"kernels cannot be launched without the native library: {error}") from error
-        self._handles: dict[tuple[KernelKey, tuple[mx.Dtype, ...]], int] = {}
+        self._handles: dict[tuple[KernelKey, tuple[mx.Dtype, ...], frozenset[str]], int] = {}
 
-    def handles(self, wanted: Sequence[tuple[KernelSpec, tuple[mx.Dtype, ...]]]) -> list[int]:
-        """The kernels of some sources for inputs of some types; those that are new are compiled side by side.
+    def handles(self, wanted: Sequence[KernelVersion]) -> list[int]:
+        """Versions of kernels; those that are new are compiled side by side.
 
         Raises:
             BackendError: A source is refused.
         """
-        keys = [(spec.key, dtypes) for spec, dtypes in wanted]
+        keys = [(spec.key, dtypes, placed) for spec, dtypes, placed in wanted]
         missing = {key: each for key, each in zip(keys, wanted, strict=True) if key not in self._handles}
         if missing:
             with ThreadPoolExecutor(max_workers=min(len(missing), os.cpu_count() or 1)) as threads:
@@ -197,9 +235,42 @@ Argument = mx.array | Place | int
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Launch:
-    spec: KernelSpec
-    dtypes: tuple[mx.Dtype, ...]
-    indices: tuple[int, ...]
+    """A launch; its arguments are places, or where they stand among the constants of their program."""
+
+    version: KernelVersion
+    arguments: tuple[Place | int, ...]
+
+
+class _Table:
+    """Where a compiled program finds what changes between runs.
+
+    Args:
+        kernels: Compiles and runs kernels.
+        array: On the device, uint64, an even number of words; not evaluated by anybody else.
+
+    Attributes:
+        array: As given.
+        sent: What a run takes, in memory of the host.
+        taken: Tells the number of the run that was taken last.
+    """
+
+    def __init__(self, kernels: LaunchedKernels, array: mx.array) -> None:
+        self.array = array
+        self.sent = kernels.target.pinned(array.nbytes)
+        self.taken = kernels.signal()
+        self.spec = KernelSpec(
+            name="take_table",
+            inputs=("sent",),
+            outputs=(
+                Output(name="table", shape=array.shape, dtype=mx.uint64),
+                Output(name="taken", shape=(1,), dtype=mx.uint32),
+            ),
+            constants={},
+            body=TAKE,
+            blocks=1,
+            threads=TAKE_THREADS,
+            values=("pairs",),
+        )
 
 
 class Program:
@@ -213,15 +284,21 @@ class Program:
         self._kernels, self._native = kernels, kernels.native
         self._compiled: object | None = None  # of what was added so far
         self._launches: list[_Launch] = []
-        self._table = np.zeros(64, np.uint64)
-        self._used = 0
-        self._arrays: dict[int, tuple[mx.array, int]] = {}  # by identity, each with its place in the table
+        self._constants: list[int] = []
+        self._arrays: dict[int, tuple[mx.array, int]] = {}  # by identity, each with its place among the constants
         self._unresolved: list[tuple[mx.array, int]] = []
+        self._words = np.zeros(64, np.uint64)  # of places; the first is the run's number
+        self._used = 1
         self._held: dict[int, mx.array] = {}  # what places refer to
+        self._tables: list[_Table] = []  # the last one is in use; runs under way may still look others up
 
     def place(self, name: str, dtype: mx.Dtype | None = None) -> Place:
         """A new argument that holds 0 until it is set; with a type it is the address of an array."""
-        return Place(name=name, index=self._entry(0), dtype=dtype)
+        if self._used == len(self._words):
+            self._words = np.concatenate([self._words, np.zeros_like(self._words)])
+        self._used += 1
+        self._compiled = None
+        return Place(name=name, index=self._used - 1, dtype=dtype)
 
     def scratch(self, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
         """A new array of zeros for launches to write and read."""
@@ -248,8 +325,9 @@ class Program:
         for name, argument in zip(spec.values, rest[len(spec.outputs) :], strict=True):
             if isinstance(argument, mx.array) or (isinstance(argument, Place) and argument.dtype is not None):
                 raise BackendError(f"{name} of {spec.name} is a number, and was given an array")
-        indices = tuple(self._index(argument) for argument in arguments)
-        self._launches.append(_Launch(spec=spec, dtypes=dtypes, indices=indices))
+        placed = frozenset(n for n, argument in zip(names, arguments, strict=True) if isinstance(argument, Place))
+        found = tuple(each if isinstance(each, Place) else self._constant(each) for each in arguments)
+        self._launches.append(_Launch(version=(spec, dtypes, placed), arguments=found))
         self._compiled = None
 
     def mark(self) -> int:
@@ -258,7 +336,7 @@ class Program:
 
     def set(self, place: Place, value: int) -> None:
         """Give a place a number, or an address, for the runs to come."""
-        self._table[place.index] = value & 0xFFFFFFFFFFFFFFFF
+        self._words[place.index] = value & 0xFFFFFFFFFFFFFFFF
         self._held.pop(place.index, None)
 
     def point(self, places: Sequence[Place], arrays: Sequence[mx.array]) -> None:
@@ -271,7 +349,7 @@ class Program:
             if array.dtype != place.dtype:
                 raise BackendError(f"{place.name} is of {place.dtype}, and was given an array of {array.dtype}")
         for place, array, address in zip(places, arrays, self._kernels.target.addresses(arrays), strict=True):
-            self._table[place.index] = address
+            self._words[place.index] = address
             self._held[place.index] = array
 
     def entries(self, places: Sequence[Place]) -> npt.NDArray[np.uint64]:
@@ -285,16 +363,17 @@ class Program:
         first = places[0].index
         if [place.index for place in places] != list(range(first, first + len(places))):
             raise BackendError("these places do not follow each other in their program")
-        return self._table[first : first + len(places)]
+        return self._words[first : first + len(places)]
 
     def run(self, first: int = 0, last: int | None = None) -> None:
         """Launch those from ``first`` up to ``last``, all of them otherwise, and return before they are done.
 
         The first run, and the first after something was added, compiles kernels, asks for the addresses of arrays,
-        and is slow.
+        and is slow; so is the second of the same range, which becomes a graph.
 
         Raises:
             BackendError: There are no such launches, or a kernel, an array or a launch is refused.
+            DeviceHung: The run before has not begun yet.
         """
         end = len(self._launches) if last is None else last
         if not 0 <= first <= end <= len(self._launches):
@@ -314,43 +393,56 @@ class Program:
             self._compile()
         return self._compiled
 
-    def refusal(self, number: int, code: int) -> BackendError:
+    def refusal(self, number: int, code: int) -> BackendError | DeviceHung:
         """What compiled code means that could not make a launch, by its number, and returned ``code``."""
-        return BackendError(f"launching {self._launches[number].spec.name} failed: the CUDA runtime says {code}")
+        if number < len(self._launches):
+            name = self._launches[number].version[0].name
+        elif code in (TIMEOUT, ENDED):
+            return self._tables[-1].taken.failure(code, int(self._words[0]), timeout_s=SIGNAL_TIMEOUT_S)
+        else:
+            name = self._tables[-1].spec.name
+        return BackendError(f"launching {name} failed: the CUDA runtime says {code}")
 
     def _compile(self) -> None:
         """Compile what is new and ask for the addresses of new arrays, together, and describe all launches."""
         target = self._kernels.target
-        handles = self._kernels.handles([(launch.spec, launch.dtypes) for launch in self._launches])
-        found = target.addresses([array for array, _ in self._unresolved])
+        words = self._used + self._used % 2
+        table = _Table(self._kernels, self.scratch((words,), mx.uint64))
+        self._tables.append(table)
+        at_table, *found = target.addresses([table.array, *(array for array, _ in self._unresolved)])
         for (_, index), address in zip(self._unresolved, found, strict=True):
-            self._table[index] = address
+            self._constants[index] = address
         self._unresolved.clear()
-        launches, indices = np.zeros((len(self._launches), 5), np.int64), list[int]()
-        for row, launch, handle in zip(launches, self._launches, handles, strict=True):
-            row[:] = handle, launch.spec.blocks, launch.spec.threads, len(indices), len(launch.indices)
-            indices += launch.indices
+        take: KernelVersion = table.spec, (mx.uint64,), frozenset()
+        handles = self._kernels.handles([*(launch.version for launch in self._launches), take])
+        own = [table.sent.address, at_table, table.taken.address, words // 2]
+        first_place = len(own) + len(self._constants)
+        constants = [*own, *self._constants, *(at_table + 8 * index for index in range(words))]
+        launches, indices = np.zeros((len(handles), 5), np.int64), list[int]()
+        for row, launch, handle in zip(launches, self._launches, handles, strict=False):
+            spec = launch.version[0]
+            row[:] = handle, spec.blocks, spec.threads, len(indices), len(launch.arguments)
+            indices += [
+                first_place + each.index if isinstance(each, Place) else len(own) + each for each in launch.arguments
+            ]
+        launches[-1] = handles[-1], table.spec.blocks, table.spec.threads, len(indices), len(own)
+        indices += range(len(own))
+        functions = (target.launch, target.early, target.query, *target.graphs)
         self._compiled = self._native.program(
-            target.launch, target.early, target.stream, launches, np.array(indices, np.int32), self._table
+            *(functions, target.stream, launches, np.array(indices, np.int32), np.array(constants, np.uint64)),
+            *(self._words[:words], table.sent.address, table.taken.address, SIGNAL_TIMEOUT_S),
         )
 
-    def _index(self, argument: Argument) -> int:
-        if isinstance(argument, Place):
-            return argument.index
+    def _constant(self, argument: mx.array | int) -> int:
+        """Where an argument stands among the constants."""
         if isinstance(argument, int):
-            return self._entry(argument)
+            self._constants.append(argument & 0xFFFFFFFFFFFFFFFF)
+            return len(self._constants) - 1
         if id(argument) not in self._arrays:
-            self._arrays[id(argument)] = argument, self._entry(0)
+            self._constants.append(0)
+            self._arrays[id(argument)] = argument, len(self._constants) - 1
             self._unresolved.append(self._arrays[id(argument)])
         return self._arrays[id(argument)][1]
-
-    def _entry(self, value: int) -> int:
-        if self._used == len(self._table):
-            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-            self._compiled = None
-        self._table[self._used] = value & 0xFFFFFFFFFFFFFFFF
-        self._used += 1
-        return self._used - 1
 
 
 def _dtype(spec: KernelSpec, name: str, argument: Argument) -> mx.Dtype:
