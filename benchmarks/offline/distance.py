@@ -4,9 +4,10 @@ A token can take no less than the larger of two times: what computing it takes w
 reading its missed bytes takes at the bandwidth that the same reader reaches without any computation.  The build that
 holds everything and one with a pool live in one process and continue the same prompt side by side, a few tokens of
 one and a few of the other, once without reading ahead and once with it; the ids must be equal.  One pool after the
-other is measured so.  They continue greedily, except on a synthetic checkpoint: random weights soon repeat
-themselves, and a pool then holds what is asked for, so there every round feeds fresh random tokens to pools that hold
-random records, the same for both modes, and the ids that would have been chosen are compared.  The bound of each
+other is measured so.  They continue greedily, except on a synthetic checkpoint, which `--synthetic` says of one that
+`--model` names: random weights soon repeat themselves, and a pool then holds what is asked for, so there every round
+feeds fresh random tokens to pools that hold random records, the same for both modes, and the ids that would have been
+chosen are compared.  The bound of each
 build uses the bytes that it missed in the same round without reading ahead.  Reported is bound over measured time, so
 1.0 is the limit, with the 95% interval of its median over rounds, and what a token waited for records.  What is
 neither that wait nor the time of computing alone is named `rest`: the work of forecasts and of planning reads, and the
@@ -18,7 +19,7 @@ that computing beside reads is slower than alone whoever asks for them.  Computi
 therefore timed again while each build's reader brings as many records as that build missed, which nothing waits for,
 until both are done; the reader, the disk and the way past the page cache are the build's own.
 
-    python -m benchmarks.offline.distance [--model DIR | [--demo | --layers N] [--repacked | --moved]]
+    python -m benchmarks.offline.distance [--model DIR [--synthetic] | [--demo | --layers N] [--repacked | --moved]]
         [--direct | --pinned] [--record]
 
 The demo is measured as a copy: as it was published, or with records that `--repacked` or `--moved` wrote.  Without
@@ -120,6 +121,7 @@ def main() -> None:
         "rounds": options.rounds,
         "direct": options.direct,
         "pinned": options.pinned,
+        "synthetic": options.synthetic,
         "layout": layout,
     }
     model = "demo" if options.demo else options.model.name if options.model else "wide"
@@ -159,6 +161,7 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a checkpoint directory (default: a synthetic one)")
+    parser.add_argument("--synthetic", action="store_true", help="its weights are random, as those of a written one are")
     parser.add_argument("--demo", action="store_true", help="the demo model")
     add_layers(parser)
     parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")
@@ -191,7 +194,7 @@ def measure_share(
             prompt=options.prompt,
             tokens=options.tokens,
             rounds=options.rounds,
-            greedy=options.demo or options.model is not None,
+            greedy=options.demo or (options.model is not None and not options.synthetic),
         )
     del build
     gc.collect()

@@ -8,14 +8,33 @@ static int32_t await(const ss_layer_words *words, const uint32_t *word, uint32_t
     return ss_await(word, number, words->timeout_s, words->query, words->stream);
 }
 
-/* Read ahead for the next layer, whose forecast may still be on its way; returns the code of waiting for it. */
-static int32_t foresee(const ss_layer_words *words, ss_tickets *tickets, const ss_layer_step *step) {
-    const ss_layer_forecast *next = &step->next;
-    if (next->layer < 0) return 0;
-    int32_t code = await(words, words->foreseen, step->number);
-    if (!code)
-        ss_foresee(tickets, next->layer, words->logits, &next->ranks, next->least, NULL, 0, &next->limits, next->named);
+/* Wait for a forecast, if there is one, and keep it; returns the code of waiting for it. */
+static int32_t keep_forecast(const ss_layer_words *words, const ss_layer_step *step) {
+    if (step->next.layer < 0) return 0;
+    int32_t code = await(words, words->foreseen, step->own.number);
+    if (!code) memcpy(words->kept, words->logits, (size_t)words->experts * sizeof *words->kept);
     return code;
+}
+
+/* Read ahead for the next layer what a kept forecast names. */
+static void foresee(const ss_layer_words *words, ss_tickets *tickets, const ss_layer_step *step) {
+    const ss_layer_forecast *next = &step->next;
+    if (next->layer < 0) return;
+    ss_foresee(tickets, next->layer, words->kept, &next->ranks, next->least, NULL, 0, &next->limits, next->named);
+}
+
+static int32_t run(const ss_layer_words *words, ss_program *program, const ss_layer_launches *launches,
+                   int64_t *failed) {
+    if (launches->first == launches->last) return 0;
+    *words->announced = launches->number;
+    return ss_run_launches(program, launches->first, launches->last, failed);
+}
+
+/* Tell the kernels to come where everything lies, and launch them. */
+static int32_t go_on(const ss_layer_words *words, ss_program *program, const ss_layer_step *step,
+                     const ss_request *request, int64_t *failed) {
+    memcpy(words->slots, request->granted.slots, (size_t)words->top * sizeof *words->slots);
+    return run(words, program, &step->after, failed);
 }
 
 /* A request's batches, one after the other: those joined, then its own; null where it has none. */
@@ -80,9 +99,9 @@ int32_t ss_take_layer(const ss_layer_words *words, ss_program *program, ss_ticke
                       const ss_layer_step *step, int32_t *held, ss_request *request, int64_t *since_ns, int32_t *code,
                       int64_t *launch) {
     ss_residency *r = ss_tickets_residency(tickets);
-    *code = ss_run_launches(program, step->first, step->last, launch);
+    *code = run(words, program, &step->own, launch);
     if (*code) return SS_LAYER_NOT_LAUNCHED;
-    *code = await(words, words->chosen, step->number);
+    *code = await(words, words->chosen, step->own.number);
     if (*code) return SS_LAYER_NOT_CHOSEN;
     if (!ss_settle_layer(r, request, *since_ns, step->wait_ms)) return SS_LAYER_LEFT;
     ss_let_go(r, held + 1, held[0]); /* the kernels that read there ended before this router's */
@@ -95,12 +114,15 @@ int32_t ss_take_layer(const ss_layer_words *words, ss_program *program, ss_ticke
     *since_ns = now_ns();
     ss_drop_tickets(tickets, (step->layer + 1) * r->expert_count);
     if (step->learnt) ss_learn(tickets, step->learnt, words->ids, words->top, step->rate);
-    *code = foresee(words, tickets, step);
+    *code = keep_forecast(words, step);
     if (*code) return SS_LAYER_ASKED;
-    if (request->granted.absent_count && !request->batch) return SS_LAYER_ASKED; /* it could not be planned */
-    if (!ss_settle_layer(r, request, *since_ns, 0) && !follow(request, words->stream) &&
-        !ss_settle_layer(r, request, *since_ns, step->wait_ms))
-        return SS_LAYER_ASKED;
-    memcpy(words->slots, request->granted.slots, (size_t)words->top * sizeof *words->slots);
-    return SS_LAYER_PLACED;
+    int planned = !request->granted.absent_count || request->batch;
+    int ready = planned && (ss_settle_layer(r, request, *since_ns, 0) || follow(request, words->stream));
+    if (ready) *code = go_on(words, program, step, request, launch);
+    foresee(words, tickets, step); /* while the device is at work, if it can be */
+    if (!ready) {
+        if (!planned || !ss_settle_layer(r, request, *since_ns, step->wait_ms)) return SS_LAYER_ASKED;
+        *code = go_on(words, program, step, request, launch);
+    }
+    return *code ? SS_LAYER_NOT_LAUNCHED : SS_LAYER_PLACED;
 }

@@ -78,7 +78,8 @@ PyObject *ss_py_program(PyObject *self, PyObject *const *args, Py_ssize_t count)
     if (!call.failed && (!kept || !kept->program)) PyErr_NoMemory(), call.failed = 1;
     PyObject *capsule = call.failed ? NULL : PyCapsule_New(kept, CAPSULE, destroy);
     if (capsule != NULL) {
-        kept->views[kept->count++] = call.views[--call.count]; /* the table and the constants are not given back by `finish` */
+        /* the table and the constants are not given back by `finish` */
+        kept->views[kept->count++] = call.views[--call.count];
         kept->views[kept->count++] = call.views[--call.count];
     } else {
         if (kept) forget(kept);

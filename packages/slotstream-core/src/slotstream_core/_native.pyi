@@ -656,6 +656,7 @@ def layer_words(
     foreseen: int,
     logits: npt.NDArray[np.float32] | None,
     slots: _Ids,
+    announced: npt.NDArray[np.uint64],
     timeout_s: float,
     query: int,
     stream: int,
@@ -669,6 +670,7 @@ def layer_words(
         foreseen: Likewise of the forecast; 0 where there is none.
         logits: Of the forecast, [experts]; None where there is none.
         slots: Arguments of later launches, [top].
+        announced: Another one, the number that they publish, [1].
         timeout_s: Longest wait for a number, at most 1e6.
         query: As for `await_number`.
         stream: What it is given.
@@ -682,6 +684,9 @@ def take_layer(
     first: int,
     last: int,
     number: int,
+    next_first: int,
+    next_last: int,
+    next_number: int,
     learnt_shares: npt.NDArray[np.float64] | None,
     learnt_ids: _Ids | None,
     rate: float,
@@ -700,16 +705,19 @@ def take_layer(
     wait_ms: int,
     /,
 ) -> tuple[int, int, int] | None:
-    """Launch a layer up to its router, and bring the experts that it chooses, without Python's lock.
+    """Bring the experts that a launched router chooses, and launch what comes next, without Python's lock.
 
     Args:
         words: Where kernels and the host tell each other something.
         program: The launches.
         tickets: Of the pool.
         layer: The layer.
-        first: The first launch.
+        first: The first launch up to the router; equal to ``last`` where the call before made these launches.
         last: The one after the last, which publishes ids and, with ``target``, a forecast.
-        number: What these publish; an argument of theirs.
+        number: What these publish.
+        next_first: The first launch from the experts up to the next router; equal to ``next_last`` for none.
+        next_last: The one after the last.
+        next_number: What these publish.
         learnt_shares: What is learnt from the layer's forecast, as for `requested`, [ranks]; or None.
         learnt_ids: What that ranked, [ranks]; or None.
         rate: As for `requested`.
@@ -729,8 +737,8 @@ def take_layer(
         wait_ms: Longest wait for records.
 
     Returns:
-        None when everything is in its slot, or will be when the next launches begin, and the words tell the slots; else
-        an `ss_layer_outcome`, a code, and the number of a launch that was refused.
+        None when everything is in its slot, or will be when the next launches begin, and these are made, or none were
+        to be; else an `ss_layer_outcome`, a code, and the number of a launch that was refused.
     """
 
 def settle_layer(tickets: Tickets, records: _Ids, told: npt.NDArray[np.int64], wait_ms: int, /) -> bool:

@@ -1,7 +1,7 @@
 """How launched layers come to their experts: launch up to a router, ask for what it chose, and tell kernels the slots.
 
 Where the experts come through compiled code a layer is one call of it (csrc/launched_layers.h), which also learns from
-the layer's forecast and reads ahead for the next one. Elsewhere, and for what such a call could not finish, the same
+the layer's forecast, launches what comes next, and reads ahead for it. Elsewhere, and for what such a call could not finish, the same
 happens step by step.
 """
 
@@ -60,6 +60,7 @@ class Route:
             0 if forecast is None else forecast.signal.address,
             None if forecast is None else forecast.logits.reshape(-1),
             self.slots,
+            launches.program.entries([launches.number]),
             SIGNAL_TIMEOUT_S,
             target.query,
             target.stream,
@@ -85,6 +86,7 @@ class RoutedRow:
         self._experts, self._watch, self._leases = experts, watch, leases
         self._run = experts.open_run(route.launches.ids.ids.size)
         self._late: Lease | None = None  # of the layer before, where a compiled call did not finish it
+        self._launched: int | None = None  # the number that the next layer's launches announce, once they were made
         if self._run is not None:
             leases.hold(self._run.lease)
 
@@ -104,19 +106,21 @@ class RoutedRow:
             PoolError: Too few slots are free.
             BackendError: The device failed.
         """
-        ranges = self._launches.ranges
-        start = ranges[first].start
         for layer in range(first, after):
-            end = ranges[layer].routed if self._watch is None else ranges[layer].foreseen
             if self._run is None:
-                self._take(layer, start, end)
+                self._take(layer, *self._up_to_experts(layer, first))
             else:
-                self._late = self._take_compiled(layer, start, end, self._run)
+                self._late = self._take_compiled(layer, first, after, self._run)
                 if self._late is not None:
                     self._late.wait()
                     self._slots[:] = self._late.slots
-            start = ranges[layer].foreseen
-        return start
+        return self._launches.ranges[after - 1].foreseen
+
+    def _up_to_experts(self, layer: int, first: int) -> tuple[int, int]:
+        """The launches from the experts of the layer before, or from the beginning of the first one, up to its own."""
+        ranges = self._launches.ranges
+        start = ranges[first].start if layer == first else ranges[layer - 1].foreseen
+        return start, ranges[layer].routed if self._watch is None else ranges[layer].foreseen
 
     def settle(self) -> None:
         """Take in what kernels waited for themselves, once all that was launched is done.
@@ -170,23 +174,31 @@ class RoutedRow:
         forecast.signal.wait(number)
         watch.forecaster.forecast_published(layer + 1, forecast.logits)
 
-    def _take_compiled(self, layer: int, start: int, end: int, run: CompiledRun) -> Lease | None:
-        """Take one layer in a compiled call; return the lease of what that did not finish, which is held, or None."""
+    def _take_compiled(self, layer: int, first: int, after: int, run: CompiledRun) -> Lease | None:
+        """Take one of some layers in a compiled call; return the lease of what that did not finish, which is held."""
         watch = self._watch
         launches = self._launches
         lookahead = None if watch is None else watch.forecaster.lookahead
         forecasts = () if lookahead is None else lookahead.recall(layer)
         confidence, ranked = forecasts[0] if forecasts else (None, None)
         expected = None
-        if lookahead is not None and launches.ranges[layer].routed < end:
+        if lookahead is not None and launches.ranges[layer].routed < launches.ranges[layer].foreseen:
             expected = lookahead.expect(layer + 1)
-        number = self._next_number()
+        own, number = (0, 0), self._launched
+        if number is None:
+            own, number = self._up_to_experts(layer, first), self._next_number()
+        next_launches, self._launched = (0, 0), None
+        if layer + 1 < after:
+            next_launches, self._launched = self._up_to_experts(layer + 1, first), self._next_number()
         stopped = launches.native.take_layer(
-            *(self._words, launches.program.compiled, run.tickets, layer, start, end, number),
+            *(self._words, launches.program.compiled, run.tickets, layer),
+            *(*own, number, *next_launches, self._launched or 0),
             *(None if confidence is None else confidence.memory, ranked, RATE),
             *(NO_FORECAST if expected is None else forecast_arguments(layer + 1, expected)),
             *(run.slots, run.held, run.records, run.told, WAIT_MS),
         )
+        if stopped is not None:
+            self._launched = None
         outcome, code, launch = stopped or (Outcome.PLACED, 0, 0)
         if outcome == Outcome.NOT_LAUNCHED:
             raise launches.program.refusal(launch, code)
