@@ -149,6 +149,7 @@ def test_launched_rows_give_the_ids_of_the_operations_and_the_same_bits_wherever
         "experts_inner": LAYERS,
         "experts_outer": LAYERS,
         "announce": 1,
+        "take_table": LAYERS + 2,  # where experts or n-grams are waited for, and at the beginning
     }
     with offered(kernels), Checkpoint.open(checkpoint) as stored:
         layout = ExpertLayout.from_checkpoint(stored, trunk_modules(LAYERS), float_name="BF16")

@@ -12,6 +12,7 @@ from slotstream_core.models.qwen4_exp.device.kernels import CHUNK, KernelKey, Ke
 from slotstream_core.models.qwen4_exp.device.launching import Argument, LaunchedKernels, Place, Program
 from slotstream_core.models.qwen4_exp.device.products import RowProducts, suits_product
 from slotstream_core.models.qwen4_exp.ngram import NgramLayer, NgramSource, NgramState
+from slotstream_core.models.qwen4_exp.ngram_rows import ReadRows
 from slotstream_core.native.products import RecordLayout
 
 UNPACK_THREADS = 128
@@ -236,6 +237,10 @@ class DeviceNgram(NgramLayer):
         self._kernels = ngram_kernels(self.sizes)
         self._norms = [self._key_norm.plain_weight, self._query_norm.plain_weight]
         self._convolution = [self._conv_norm.plain_weight, mx.contiguous(self._kernel)]
+
+    def read_with(self, read_rows: ReadRows) -> None:
+        """Let compiled code read the table's rows: launches wait for them sooner than MLX's operations do."""
+        self._table.read_with(read_rows)
 
     @property
     def launch_kind(self) -> tuple[KernelKey, ...]:
