@@ -161,7 +161,9 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a checkpoint directory (default: a synthetic one)")
-    parser.add_argument("--synthetic", action="store_true", help="its weights are random, as those of a written one are")
+    parser.add_argument(
+        "--synthetic", action="store_true", help="its weights are random, as those of a written one are"
+    )
     parser.add_argument("--demo", action="store_true", help="the demo model")
     add_layers(parser)
     parser.add_argument("--directory", type=Path, help="where to write it (default: the temporary directory)")

@@ -74,9 +74,7 @@ class Emulator:
             self._built[key] = self._compile(spec, dtypes, body, placed)
         return self._built[key]
 
-    def _compile(
-        self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], body: str, placed: Collection[str]
-    ) -> ctypes.CDLL:
+    def _compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], body: str, placed: Collection[str]) -> ctypes.CDLL:
         types = parameter_types(spec, dtypes)
         given = ", ".join(f"{kind} given_{name}" for name, kind in types.items())
         return self.compiled(
@@ -90,8 +88,9 @@ class Emulator:
             + 'extern "C" int launched(void** arguments, int blocks, int threads) {\n'
             + f"  if (!arguments) return {len(types)};\n"
             + "".join(
-                f"  {name} = {'**' if name in placed else '*'}({kind}{'**' if name in placed else '*'})arguments[{index}];\n"
+                f"  {name} = {stars}({kind}{stars})arguments[{index}];\n"
                 for index, (name, kind) in enumerate(types.items())
+                for stars in ("**" if name in placed else "*",)
             )
             + f"  launch(blocks, threads, kernel);\n  return {len(types)};\n}}\n",
         )
@@ -209,7 +208,14 @@ class EmulatedTarget:
         self.early = function_address(self._launcher.launch_early) if early else 0
         self.query = function_address(self._launcher.query)
         made = self._launcher
-        functions = (made.begin_capture, made.end_capture, made.instantiate, made.launch_graph, made.destroy, made.destroy)
+        functions = (
+            made.begin_capture,
+            made.end_capture,
+            made.instantiate,
+            made.launch_graph,
+            made.destroy,
+            made.destroy,
+        )
         self.graphs = GraphFunctions(*map(function_address, functions)) if graphs else NO_GRAPHS
 
     def compile(self, spec: KernelSpec, dtypes: Sequence[mx.Dtype], placed: Collection[str]) -> int:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from tests.built_modules import built_module
-from tests.core.native import fuzz_layers, fuzz_recipes
+from tests.core.native import fuzz_launches, fuzz_layers, fuzz_recipes
 from tests.core.native.fuzz_maker import Maker
 from tests.core.native.fuzz_spoiling import LARGE, spoil
 
 REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
 WITHOUT_ARGUMENTS = {"instruction_sets"}
-RECIPES = fuzz_recipes.RECIPES | fuzz_layers.RECIPES
+RECIPES = fuzz_recipes.RECIPES | fuzz_launches.RECIPES | fuzz_layers.RECIPES
 
 
 def leaves_of(value: Any) -> list[Any]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.core.native.fuzz_launches import program
 from tests.core.native.fuzz_maker import Address, Maker
-from tests.core.native.fuzz_recipes import Reading, limits, program, with_tickets
+from tests.core.native.fuzz_recipes import Reading, limits, with_tickets
 
 
 def told_words(m: Maker, reading: Reading, number: int, top: int, *, foreseen: bool) -> list[Any]:
@@ -18,7 +19,17 @@ def told_words(m: Maker, reading: Reading, number: int, top: int, *, foreseen: b
     logits = m.floats(1, reading.experts)[0] if foreseen else None
     slots = np.zeros(top, np.int32)
     ids = m.ids(reading.experts, top)
-    return [Address(address), ids, Address(address) if foreseen else 0, logits, slots, np.zeros(1, np.uint64), 0.001, m.query, 7]
+    return [
+        Address(address),
+        ids,
+        Address(address) if foreseen else 0,
+        logits,
+        slots,
+        np.zeros(1, np.uint64),
+        0.001,
+        m.query,
+        7,
+    ]
 
 
 def layer_words(m: Maker) -> list[Any]:
@@ -42,7 +53,19 @@ def take_layer(m: Maker) -> list[Any]:
         target = [m.random.randrange(reading.layers), m.numbers.random(ranks), m.ids(9, ranks)]
     return [
         *(words, m.module.program(*described), made, m.random.randrange(reading.layers)),
-        *(first, m.up_to(count, first), number, after, m.up_to(count, after), m.up_to(5), *learnt, 0.25, *target, m.random.random(), *limits(m)),
+        *(
+            first,
+            m.up_to(count, first),
+            number,
+            after,
+            m.up_to(count, after),
+            m.up_to(5),
+            *learnt,
+            0.25,
+            *target,
+            m.random.random(),
+            *limits(m),
+        ),
         *(np.zeros(count, np.int32) for count in (top, top + 1, 3 * top)),
         *(np.zeros(5 + 3 * top, np.int64), m.up_to(20)),
     ]

@@ -125,8 +125,8 @@ def launched_layers(
         for index, layer in ngrams.items()
         if isinstance(layer, DeviceNgram) and layer.launchable and ngrams_proven(device, kernels, layer)
     }
-    for layer in added.values():
-        layer.read_with(kernels.native.read_rows)
+    for ngram in added.values():
+        ngram.read_with(kernels.native.read_rows)
     renewed = ngrams.keys() - added.keys()
     return LaunchedLayers(device, kernels, config, rotary, layers, experts, renewed, added, head, embedding)
 

@@ -1,8 +1,8 @@
 """How launched layers come to their experts: launch up to a router, ask for what it chose, and tell kernels the slots.
 
 Where the experts come through compiled code a layer is one call of it (csrc/launched_layers.h), which also learns from
-the layer's forecast, launches what comes next, and reads ahead for it. Elsewhere, and for what such a call could not finish, the same
-happens step by step.
+the layer's forecast, launches what comes next, and reads ahead for it. Elsewhere, and for what such a call could not
+finish, the same happens step by step.
 """
 
 from __future__ import annotations
