@@ -183,7 +183,7 @@ def open_build(
 
 def pin(experts: StreamedExperts) -> None:
     """Pin all files of experts, and return when that is done."""
-    mapped = experts.pool.reader.mapped
+    mapped = experts.mapped
     if mapped is None:
         raise SystemExit("files are not pinned here: there is no NVIDIA GPU, or they are read past the page cache")
     mapped.pin(mapped.byte_count)

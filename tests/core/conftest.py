@@ -1,15 +1,18 @@
 """Tiny checkpoints shared by the core tests."""
 
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from slotstream_core.experts import mapped_files
 from slotstream_core.experts.sources import StoredExperts
 from slotstream_core.native.binding import library_path
 from slotstream_core.testing import write_tiny_model
 from tests.core.expert_files import ExpertFile, expert_file
+from tests.core.pinning_device import EXPERTS, LAYERS
 
 os.environ.setdefault("MLX_ENABLE_TF32", "0")  # exact float32 products where the device offers shorter ones
 
@@ -48,3 +51,16 @@ def compiled_code_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have compiled code used although the whole suite runs without it: what is tested is that code."""
     if os.environ.get("SLOTSTREAM_NATIVE") == "0":
         monkeypatch.delenv("SLOTSTREAM_NATIVE")
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Iterator[ExpertFile]:
+    """Six layers of 40 experts, which a test may write to."""
+    with expert_file(tmp_path, layers=LAYERS, experts=EXPERTS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def steps_of_a_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files pinned by so little at a time that `many` takes many steps."""
+    monkeypatch.setattr(mapped_files, "STEP_BYTES", 3 * mmap.PAGESIZE)

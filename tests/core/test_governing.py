@@ -40,12 +40,23 @@ class FakePool:
         self.sizes.append(slot_count)
 
 
+class FakePins:
+    def __init__(self, byte_count: int = 0) -> None:
+        self.pinned_bytes = self.wanted_bytes = self.most_bytes = byte_count
+        self.asked: list[int] = []
+
+    def pin(self, wanted_bytes: int) -> None:
+        self.pinned_bytes = self.wanted_bytes = wanted_bytes
+        self.asked.append(wanted_bytes)
+
+
 class FakeEngine:
     """An engine made of numbers, whose gate can be held as a request would hold it."""
 
     def __init__(self, loaded: MemoryPlan = PLAN) -> None:
         self.plan = loaded
         self.pool = FakePool(loaded.pool_slots)
+        self.pins = FakePins()
         self.prefix_bytes = 0
         self.lock = threading.Lock()
         self.events: list[str] = []

@@ -44,12 +44,13 @@ def test_a_version_2_container_limit_and_its_parents_are_read(tmp_path: Path) ->
     for name, limit, current, inactive in (("outer/inner", 4, 3, 1), ("outer", 8, 2, 0)):
         write(root / name / "memory.max", f"{limit * GIB}\n")
         write(root / name / "memory.current", f"{current * GIB}\n")
-        write(root / name / "memory.stat", f"anon 5\ninactive_file {inactive * GIB}\n")
+        write(root / name / "memory.stat", f"anon 5\ninactive_file {inactive * GIB}\nactive_file 7\n")
     write(root / "memory.max", "max\n")
     write(root / "memory.current", "1\n")
     limits = read_cgroup_limits(membership=tmp_path / "membership", root=root)
     assert [limit.limit_bytes for limit in limits] == [4 * GIB, 8 * GIB]
     assert [limit.available_bytes for limit in limits] == [2 * GIB, 6 * GIB]
+    assert [limit.available_without_cache_bytes for limit in limits] == [2 * GIB + 7, 6 * GIB + 7]
 
 
 def test_a_version_1_limit_is_read_and_its_absence_is_no_limit(tmp_path: Path) -> None:
@@ -57,11 +58,12 @@ def test_a_version_1_limit_is_read_and_its_absence_is_no_limit(tmp_path: Path) -
     root = tmp_path / "fs"
     write(root / "memory/job/memory.limit_in_bytes", f"{2 * GIB}\n")
     write(root / "memory/job/memory.usage_in_bytes", f"{GIB}\n")
-    write(root / "memory/job/memory.stat", "total_inactive_file 10\n")
+    write(root / "memory/job/memory.stat", "total_inactive_file 10\ntotal_active_file 5\n")
     write(root / "memory/memory.limit_in_bytes", "9223372036854771712\n")
     write(root / "memory/memory.usage_in_bytes", "5\n")
     limits = read_cgroup_limits(membership=tmp_path / "membership", root=root)
     assert [(limit.limit_bytes, limit.available_bytes) for limit in limits] == [(2 * GIB, GIB + 10)]
+    assert limits[0].available_without_cache_bytes == GIB + 15
 
 
 def test_no_control_groups_is_no_limit(tmp_path: Path) -> None:

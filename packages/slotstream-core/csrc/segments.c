@@ -209,11 +209,6 @@ int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_p
     return code;
 }
 
-void ss_plan_over(ss_plan *plan) {
-    ss_mapped_leave(plan->mapped, plan->entry);
-    plan->mapped = NULL;
-}
-
 void ss_plan_free(ss_plan *plan) {
     ss_plan_over(plan);
     free(plan->memory);

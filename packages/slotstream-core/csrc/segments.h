@@ -64,8 +64,13 @@ typedef struct ss_job_result {
 
 int32_t ss_plan_make(ss_plan *plan, const ss_lane_settings *settings, const ss_piece_kind *kinds, int64_t kind_count,
                      const int64_t *records, int64_t record_count);
-void ss_plan_over(ss_plan *plan); /* no thread touches it, and nothing that it found is fetched any more */
 void ss_plan_free(ss_plan *plan);
+
+/* No thread touches the plan any more, and nothing that it found is fetched. */
+static inline void ss_plan_over(ss_plan *plan) {
+    ss_mapped_leave(plan->mapped, plan->entry);
+    plan->mapped = NULL;
+}
 
 /* Read a job, segment by segment, as long as `stopped` is 0; add to the result's bytes and left_out. `copier` is null
  * where the host writes slots itself. Returns how many copies are left for the caller to have made before the job is

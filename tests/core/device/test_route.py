@@ -37,7 +37,7 @@ from tests.core.device.test_device_kernels import DEVICE, ArrivedExperts, offere
 from tests.core.device.test_launched import EXPERTS, LAYERS, OWN, PROMPT, TOP, Opened, Row, opened
 from tests.core.expert_files import ScriptedSource
 from tests.core.native.test_device_lanes import STREAM
-from tests.core.test_mapped_files import PinningDevice
+from tests.core.pinning_device import PinningDevice
 from tests.core.twin_pools import TIMES, finish_tickets, state_of
 
 pytestmark = [
@@ -336,9 +336,9 @@ def followed(checkpoint: Path, kernels: DeviceKernels) -> Iterator[Followed]:
             ArrivedExperts(source, slot_count=SLOTS, lane_count=2, ahead_lane_count=1, memory=device) as experts,
             build_model(stored, experts, DEVICE) as model,
         ):
-            assert experts.pin_files(1 << 40)
-            assert experts.pool.reader.mapped is not None
-            assert experts.pool.reader.mapped.finished.wait(240)
+            assert experts.mapped is not None
+            experts.mapped.pin(1 << 40)
+            assert experts.mapped.finished.wait(240)
             for layer in range(LAYERS):
                 experts.pool.found_sound(layer, range(EXPERTS))  # scales that are to be checked are read
             yield Followed(model, experts, device)

@@ -8,6 +8,7 @@ from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import PlanError
 from slotstream_core.experts import ExpertLayout, ResidentExperts, StoredExperts, StreamedExperts, draft_modules
+from slotstream_core.experts.mapped_files import MappedFiles
 from slotstream_core.experts.reading import ReadingOptions, choose_layout, open_reading
 from slotstream_core.experts.slot_memory import SlotMemory
 from slotstream_core.experts.stats import ExpertStats, Waited
@@ -41,6 +42,11 @@ class DraftExperts:
     def stats(self) -> ExpertStats:
         """What was read for it so far."""
         return self.experts.stats if isinstance(self.experts, StreamedExperts) else ExpertStats()
+
+    @property
+    def mapped(self) -> MappedFiles | None:
+        """What a device may fetch from their files; None where it cannot, or all are in memory."""
+        return self.experts.mapped if isinstance(self.experts, StreamedExperts) else None
 
     @property
     def waited(self) -> Waited:

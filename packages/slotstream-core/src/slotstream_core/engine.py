@@ -21,6 +21,7 @@ from slotstream_core.errors import (
     TemplateError,
 )
 from slotstream_core.events import GenerationEvent
+from slotstream_core.experts.pinned_files import PinnedFiles
 from slotstream_core.experts.reading import ExpertReading
 from slotstream_core.generation.assembly import ReplyAssembler
 from slotstream_core.generation.control import CancelToken, FirstTokenDeadline
@@ -122,7 +123,12 @@ class Engine:
     @property
     def pinned_bytes(self) -> int:
         """What is pinned now of the experts' files, for an NVIDIA GPU to fetch from."""
-        return self._loaded.experts.pinned_bytes
+        return self.pinned.pinned_bytes
+
+    @property
+    def pinned(self) -> PinnedFiles:
+        """The experts' files that an NVIDIA GPU fetches from, as a governor pins more or less of them at any time."""
+        return self._loaded.pinned
 
     @property
     def pool(self) -> ExpertsPool:

@@ -5,6 +5,8 @@ The policy itself is `slotstream_planner.governor`, a pure function. This module
 - every 15 s a poll, skipped while a request runs, because resizing needs the engine's generation gate;
 - every second a look at the system's memory pressure; a new or lasting pressure asks the running request to stop
   at its next safe boundary, waits for the gate and acts at once;
+- pinned files of experts, where there are any, follow the machine at every poll, also beside a request, and go first
+  under pressure: nothing else is done as long as some are left (`slotstream_core.pinned_governing`);
 - growth only when the largest replacement tensor fits beside the old one, in the budget and in the machine.
 
 The engine is reached through `GovernedEngine`, so that the loop can be tested with numbers instead of memory.
@@ -21,6 +23,7 @@ from typing import Final, Protocol
 
 from slotstream_core.errors import DeviceHung
 from slotstream_core.experts import StreamedExperts
+from slotstream_core.pinned_governing import GovernedPins, PinnedGovernor
 from slotstream_planner import Machine, MachineError, MemoryPlan
 from slotstream_planner.governor import (
     POLL_SECONDS,
@@ -55,6 +58,10 @@ class GovernedEngine(Protocol):
     @property
     def pool(self) -> GovernedPool:
         """The expert pool."""
+
+    @property
+    def pins(self) -> GovernedPins:
+        """The experts' files, of which an NVIDIA GPU fetches from those that are pinned."""
 
     @property
     def prefix_bytes(self) -> int:
@@ -143,6 +150,7 @@ class Governor:
     def __init__(self, engine: GovernedEngine, sensors: Sensors, *, elastic: bool = True) -> None:
         self._engine = engine
         self._sensors = sensors
+        self._pinned = PinnedGovernor(engine, sensors.clock)
         self._elastic = elastic and engine.plan.source == "auto"
         self._last_resize_s = sensors.clock()
         self._last_pressure_s: float | None = None
@@ -187,7 +195,11 @@ class Governor:
         )
 
     def poll(self) -> Decision | None:
-        """Compare the pool with what the machine can give; None while a request runs."""
+        """Compare pinned files and the pool with what the machine can give; None while a request runs.
+
+        The pool is left alone then.
+        """
+        self._pinned.follow(self._machine)
         gate = self._engine.try_gate()
         if gate is None:
             return None
@@ -195,12 +207,18 @@ class Governor:
             return self._act("normal")
 
     def watch_pressure(self) -> Decision | None:
-        """Look at the pressure level; act when it rose, or when it lasts."""
+        """Look at the pressure level; act when it rose, or when it lasts.
+
+        Returns None where that is not so, and where pinned files are given back instead of anything else.
+        """
         level = self._sensors.pressure() or "normal"
         rose = _SEVERITY[level] > _SEVERITY[self._last_level]
         since_s = float("inf") if self._last_pressure_s is None else self._sensors.clock() - self._last_pressure_s
         self._last_level = level
         if level == "normal" or not (rose or since_s >= LASTING_SECONDS):
+            return None
+        self._last_pressure_s = self._sensors.clock()
+        if self._pinned.relieve(level, self._machine):
             return None
         return self.on_pressure(level)
 
@@ -225,6 +243,9 @@ class Governor:
 
     def _act(self, level: PressureLevel) -> Decision:
         """Decide and carry out. The gate is held."""
+        charged = self._pinned.charged(self._engine.plan)
+        if charged is not self._engine.plan:
+            self._engine.adopt(charged)
         state, machine = self._state(), self._machine()
         decision = decide(
             now_s=self._sensors.clock(),
@@ -250,6 +271,7 @@ class Governor:
             last_pressure_s=self._last_pressure_s,
             elastic=self._elastic,
             prefix_bytes=self._engine.prefix_bytes,
+            pinned_bytes=self._engine.pins.pinned_bytes,
         )
 
     def _machine(self) -> Machine | None:

@@ -10,9 +10,10 @@ from slotstream_core.backend import Backend
 from slotstream_core.engine import Engine
 from slotstream_core.governing import Governor, Sensors
 from slotstream_core.memory import drop_buffer_cache, machine_here, planned_footprint
+from slotstream_core.pinned_governing import GovernedPins
 from slotstream_planner import MemoryPlan
 from slotstream_planner.governor import GovernedPool
-from slotstream_planner.pressure import read_pressure_level
+from slotstream_planner.pressure import read_available_share, read_pressure_level
 
 __all__ = ["LiveEngine", "govern", "live_sensors"]
 
@@ -48,6 +49,11 @@ class LiveEngine:
         """The expert pool."""
         return self._engine.pool
 
+    @property
+    def pins(self) -> GovernedPins:
+        """The experts' files."""
+        return self._engine.pinned
+
     def try_gate(self) -> AbstractContextManager[None] | None:
         """Return the engine, taken, or None while a request runs."""
         return self._engine.held(wait=False)
@@ -72,12 +78,17 @@ class LiveEngine:
         self._adopted(plan)
 
 
-def live_sensors(backend: Backend) -> Sensors:
-    """Return the sensors of this machine."""
+def live_sensors(backend: Backend, pinned_bytes: Callable[[], int] = lambda: 0) -> Sensors:
+    """Return the sensors of this machine.
+
+    Args:
+        backend: What runs here.
+        pinned_bytes: What this process has pinned of files, which the system counts as available.
+    """
     return Sensors(
         clock=time.monotonic,
         machine=lambda: machine_here(backend),
-        pressure=read_pressure_level,
+        pressure=lambda: read_pressure_level(available_share=lambda: read_available_share(pinned_bytes())),
         footprint=lambda: planned_footprint(backend.kind).current_bytes,
     )
 
@@ -98,4 +109,4 @@ def govern(
         adopted: See `LiveEngine`.
     """
     live = LiveEngine(engine, cancel_running=cancel_running, adopted=adopted)
-    return Governor(live, live_sensors(Backend.detect()), elastic=elastic)
+    return Governor(live, live_sensors(Backend.detect(), lambda: engine.pinned_bytes), elastic=elastic)

@@ -24,6 +24,7 @@ from slotstream_core.experts import (
 )
 from slotstream_core.experts.cuda_memory import cuda_memory
 from slotstream_core.experts.lookahead import Lookahead
+from slotstream_core.experts.pinned_files import PinnedFiles
 from slotstream_core.experts.reader import asked_lanes
 from slotstream_core.experts.reading import ExpertReading, ReadingOptions, open_reading, trunk_layout
 from slotstream_core.experts.slot_memory import HostMemory, SlotMemory
@@ -52,6 +53,7 @@ class LoadedModel:
         draft_experts: The draft head's experts; None without a draft head.
         depths: How many tokens to draft; learns from one reply to the next.
         reading: How the experts are read.
+        pinned: Files of theirs that a device fetches from.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class LoadedModel:
         draft_experts: DraftExperts | None,
         depths: DepthPolicy,
         reading: ExpertReading,
+        pinned: PinnedFiles,
         resources: ExitStack,
     ) -> None:
+        self.pinned = pinned
         self.checkpoint = checkpoint
         self.forecaster = forecaster
         self.draft_experts = draft_experts
@@ -164,7 +168,8 @@ def load_model(
         model = resources.enter_context(build_model(checkpoint, experts, backend, draft_experts=drafting))
         forecaster = _look_ahead(checkpoint, model, experts, backend, memory_plan, options) if reads_ahead else None
         _start_warm(warm_directory, stacked, experts, options, resources)
-        pin_files(experts, memory_plan)
+        pinned = PinnedFiles([part for part in (draft_experts and draft_experts.mapped, experts.mapped) if part])
+        begin_pinning(pinned, memory_plan)
         return LoadedModel(
             checkpoint=checkpoint,
             experts=experts,
@@ -174,6 +179,7 @@ def load_model(
             draft_experts=draft_experts,
             depths=choose_depths(memory_plan, options),
             reading=reading,
+            pinned=pinned,
             resources=resources.pop_all(),
         )
 
@@ -210,10 +216,11 @@ def _open_trunk(
     return reading
 
 
-def pin_files(experts: StreamedExperts, memory_plan: MemoryPlan) -> None:
+def begin_pinning(pinned: PinnedFiles, memory_plan: MemoryPlan) -> None:
     """Begin to pin what the plan charges of the experts' files; say so where that cannot be."""
     wanted = memory_plan.ledger.pinned_file_bytes
-    if wanted and not experts.pin_files(wanted):
+    pinned.pin(wanted)
+    if wanted and not pinned.most_bytes:
         asked = memory_plan.request.pinned_gb != "auto"
         logger.log(
             logging.WARNING if asked else logging.INFO,

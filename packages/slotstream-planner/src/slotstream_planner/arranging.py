@@ -285,7 +285,10 @@ class _Board:
             host_process_bytes=HOST_PROCESS_BYTES if self.retains_apart else 0,
         )
         beside = ledger.all_host_bytes + ledger.host_process_bytes
-        pinned = pinned_file_bytes(geometry, self.machine, self.request, slots=split.slots, other_bytes=beside)
+        head = draft == "streamed"
+        pinned = pinned_file_bytes(
+            geometry, self.machine, self.request, slots=split.slots, head=head, other_bytes=beside
+        )
         ledger = replace(ledger, pinned_file_bytes=pinned)
         target_bytes = None if target is None else target.target_bytes
         if target_bytes is not None and self._wished_slots() == split.slots:

@@ -20,16 +20,24 @@ class CgroupLimit:
         limit_bytes: The group's hard limit.
         used_bytes: What the group holds now, page cache included.
         reclaimable_bytes: Clean page cache the kernel gives back before it kills anything.
+        active_cache_bytes: Page cache that is used often, which the kernel gives back last.
     """
 
     limit_bytes: int
     used_bytes: int
     reclaimable_bytes: int
+    active_cache_bytes: int = 0
 
     @property
     def available_bytes(self) -> int:
         """What this group can still take."""
         return max(0, self.limit_bytes - self.used_bytes + self.reclaimable_bytes)
+
+    @property
+    def available_without_cache_bytes(self) -> int:
+        """What this group could take if it kept no page cache at all."""
+        cache_bytes = min(self.used_bytes, self.reclaimable_bytes + self.active_cache_bytes)
+        return max(0, self.limit_bytes - self.used_bytes + cache_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +63,13 @@ def read_cgroup_limits(
         used_bytes = _read_count(folder / names[1])
         if limit_bytes is None or used_bytes is None or not 0 < limit_bytes < _NO_LIMIT_BYTES:
             continue
-        reclaimable_bytes = _read_fields(folder / "memory.stat").get(names[2], 0)
+        fields = _read_fields(folder / "memory.stat")
         limits.append(
             CgroupLimit(
-                limit_bytes=limit_bytes, used_bytes=used_bytes, reclaimable_bytes=min(reclaimable_bytes, used_bytes)
+                limit_bytes=limit_bytes,
+                used_bytes=used_bytes,
+                reclaimable_bytes=min(fields.get(names[2], 0), used_bytes),
+                active_cache_bytes=fields.get(names[3], 0),
             )
         )
     return limits
@@ -83,16 +94,16 @@ def read_memory_pressure(path: Path = Path("/proc/pressure/memory")) -> MemoryPr
     return MemoryPressure(some=shares["some"], full=shares["full"])
 
 
-_V2_NAMES: Final = ("memory.max", "memory.current", "inactive_file")
-_V1_NAMES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2_NAMES: Final = ("memory.max", "memory.current", "inactive_file", "active_file")
+_V1_NAMES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
 
 
-def _memory_folders(membership: Path, root: Path) -> list[tuple[Path, tuple[str, str, str]]]:
+def _memory_folders(membership: Path, root: Path) -> list[tuple[Path, tuple[str, str, str, str]]]:
     try:
         lines = membership.read_text().splitlines()
     except OSError:
         return []
-    folders: list[tuple[Path, tuple[str, str, str]]] = []
+    folders: list[tuple[Path, tuple[str, str, str, str]]] = []
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")

@@ -29,10 +29,12 @@ __all__ = [
     "GovernorState",
     "admits_growth",
     "credited_bytes",
+    "credited_host_bytes",
     "decide",
     "plan_after_resize",
     "replan",
     "still_fits",
+    "with_pinned",
 ]
 
 POLL_SECONDS: Final = 15.0
@@ -67,6 +69,7 @@ class GovernorState:
         last_pressure_s: Clock time of the last pressure event; None when there was none.
         elastic: False pins the pool: only admission and pressure clean-up remain.
         prefix_bytes: What the prefix cache owns beyond the fixed cost.
+        pinned_bytes: Files of experts that are pinned now; the plan charges what is to be pinned.
     """
 
     plan: MemoryPlan
@@ -75,6 +78,7 @@ class GovernorState:
     last_pressure_s: float | None = None
     elastic: bool = True
     prefix_bytes: int = 0
+    pinned_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +181,24 @@ def credited_bytes(state: GovernorState, available_bytes: int) -> int:
     return available_bytes + held
 
 
+def credited_host_bytes(plan: MemoryPlan, machine: Machine, *, prefix_bytes: int) -> int | None:
+    """Return what the host has available and what the process holds of it and would be planned again, or None.
+
+    Pages of pinned files count as available to Linux, so that there is no credit for them.
+    """
+    if machine.host_available_bytes is None:
+        return None
+    ledger = plan.ledger
+    held = ledger.host_bytes + ledger.host_process_bytes + (prefix_bytes if ledger.retained_on_host else 0)
+    return machine.host_available_bytes + held
+
+
+def with_pinned(plan: MemoryPlan, byte_count: int) -> MemoryPlan:
+    """Return the same plan with so much of its files of experts pinned."""
+    ledger = replace(plan.ledger, pinned_file_bytes=byte_count)
+    return replace(plan, arrangement=replace(plan.arrangement, ledger=ledger))
+
+
 def replan(state: GovernorState, machine: Machine) -> MemoryPlan | None:
     """Return the automatic plan of the loaded model under present availability; None when none is valid.
 
@@ -188,13 +210,11 @@ def replan(state: GovernorState, machine: Machine) -> MemoryPlan | None:
     """
     if machine.available_bytes is None:
         return None
-    host, ledger = machine.host_available_bytes, state.plan.ledger
-    # What the process holds of the host's memory; pages of pinned files count as available to Linux all the same.
-    held_on_host = ledger.host_bytes + ledger.host_process_bytes
     credited = replace(
         machine,
         available_bytes=credited_bytes(state, machine.available_bytes),
-        host_available_bytes=None if host is None else host + held_on_host,
+        host_available_bytes=credited_host_bytes(state.plan, machine, prefix_bytes=state.prefix_bytes),
+        host_pinned_bytes=max(0, machine.host_pinned_bytes - state.pinned_bytes),
     )
     try:
         return resolve_plan(state.plan.geometry, credited, kept_components(state.plan))

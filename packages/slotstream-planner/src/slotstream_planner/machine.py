@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from slotstream_planner.cgroups import read_cgroup_limits
 from slotstream_planner.errors import InvalidRequest, MachineError
+from slotstream_planner.pinned_pages import read_pinned_page_bytes
 from slotstream_planner.sensors import read_mac_available_bytes
 from slotstream_planner.units import GB, gb_to_bytes
 
@@ -37,6 +38,7 @@ class Machine:
         cores: Logical CPU cores.
         host_available_bytes: What could be taken of the host's memory beside an accelerator's own; None where both are
             one, and where it cannot be read.
+        host_pinned_bytes: Pages among these that somebody pinned, who alone may use them; 0 where that is not known.
         is_simulated: True for an invented machine. Its plans can be shown, never loaded.
     """
 
@@ -46,6 +48,7 @@ class Machine:
     working_set_bytes: int | None
     cores: int
     host_available_bytes: int | None = None
+    host_pinned_bytes: int = 0
     is_simulated: bool = False
 
     def __post_init__(self) -> None:
@@ -120,6 +123,7 @@ class Machine:
                 working_set_bytes=accelerator_bytes,
                 cores=cores,
                 host_available_bytes=_host_available_bytes(),
+                host_pinned_bytes=read_pinned_page_bytes(),
             )
         import psutil  # a tenth of a second, and simulated machines do not need it
 
@@ -196,11 +200,15 @@ class Machine:
 
 
 def _host_available_bytes() -> int | None:
-    """Return what a process could take of the host's memory now; None where that cannot be read."""
+    """Return what a process could take of the host's memory now; None where that cannot be read.
+
+    Control groups count the whole page cache here, as the machine does: pages of files are in active use once they
+    were pinned, and come back all the same.
+    """
     import psutil
 
     try:
         available_bytes = int(psutil.virtual_memory().available)
     except (OSError, RuntimeError, psutil.Error):
         return None
-    return min([available_bytes, *(limit.available_bytes for limit in read_cgroup_limits())])
+    return min([available_bytes, *(limit.available_without_cache_bytes for limit in read_cgroup_limits())])

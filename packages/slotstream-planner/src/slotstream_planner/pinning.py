@@ -1,7 +1,8 @@
 """How much of the experts' files is pinned in the host's memory, from where an NVIDIA GPU fetches records itself.
 
-Pinned memory is lost to everybody else until the engine ends. So it gets what everything else in the plan leaves of the
-host's available memory, and of that a quarter, 4 GB at least, stays to the system and to other programs.
+The system may not take pinned memory back. So it gets what everything else in the plan leaves of the host's available
+memory, and of that a quarter, 4 GB at least, stays to the system and to other programs; and what others pinned, which
+the system counts as available, is not available here. While an engine runs `pinned_governor` says how much it pins.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from slotstream_planner.machine import Machine
 from slotstream_planner.request import PlanRequest
 from slotstream_planner.units import GB, gb_to_bytes
 
-__all__ = ["check_pinning", "host_margin_bytes", "pinned_file_bytes"]
+__all__ = ["check_pinning", "host_margin_bytes", "most_pinned_bytes", "pinned_file_bytes"]
 
 _LEFT_SHARE: Final = 4
 _LEFT_BYTES: Final = 4 * GB
@@ -26,26 +27,47 @@ def host_margin_bytes(host_bytes: int) -> int:
     return max(_LEFT_BYTES, host_bytes // _LEFT_SHARE)
 
 
-def pinned_file_bytes(
-    geometry: ModelGeometry, machine: Machine, request: PlanRequest, *, slots: int, other_bytes: int
+def most_pinned_bytes(
+    geometry: ModelGeometry, machine: Machine, request: PlanRequest, *, slots: int, head: bool
 ) -> int:
-    """Return how many bytes of files to pin; 0 where nothing is streamed or there is no device that fetches.
+    """Return how many bytes of files would be pinned at most, however much memory there is.
+
+    That is what was asked for, or all files of experts that are read; 0 where there are none or no device that fetches.
 
     Args:
         geometry: The model.
         machine: Where it runs.
         request: What was asked for.
-        slots: Expert slots: nothing is read where every expert has one.
+        slots: Expert slots: nothing is read of the model's layers where every expert has one.
+        head: Whether the draft head's experts are streamed.
+    """
+    if machine.kind != "cuda" or request.pinned_gb == "off":
+        return 0
+    records = (geometry.total_experts if slots < geometry.total_experts else 0) + (geometry.experts if head else 0)
+    whole = records * -(-geometry.record_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+    return whole if request.pinned_gb == "auto" else min(whole, gb_to_bytes(request.pinned_gb, what="--pinned-gb"))
+
+
+def pinned_file_bytes(
+    geometry: ModelGeometry, machine: Machine, request: PlanRequest, *, slots: int, head: bool, other_bytes: int
+) -> int:
+    """Return how many bytes of files to pin: what was asked for, or what can be spared; see `most_pinned_bytes`.
+
+    Args:
+        geometry: The model.
+        machine: Where it runs; what others pinned of it.
+        request: What was asked for.
+        slots: As for `most_pinned_bytes`.
+        head: As for `most_pinned_bytes`.
         other_bytes: What else the plan takes of the host's memory.
     """
-    if machine.kind != "cuda" or request.pinned_gb == "off" or slots >= geometry.total_experts:
-        return 0
-    blocks = -(-geometry.record_bytes // _BLOCK_BYTES)
-    whole = geometry.total_experts * blocks * _BLOCK_BYTES
+    most = most_pinned_bytes(geometry, machine, request, slots=slots, head=head)
     if request.pinned_gb != "auto":
-        return min(whole, gb_to_bytes(request.pinned_gb, what="--pinned-gb"))
-    host = machine.host_available_bytes
-    return 0 if host is None else max(0, min(whole, host - host_margin_bytes(host) - other_bytes))
+        return most
+    if machine.host_available_bytes is None:
+        return 0
+    host = max(0, machine.host_available_bytes - machine.host_pinned_bytes)
+    return max(0, min(most, host - host_margin_bytes(host) - other_bytes))
 
 
 def check_pinning(request: PlanRequest, machine: Machine) -> None:

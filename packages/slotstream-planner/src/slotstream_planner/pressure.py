@@ -11,6 +11,7 @@ from typing import Final, Literal
 from slotstream_planner.cgroups import MemoryPressure, read_memory_pressure
 from slotstream_planner.errors import MachineError
 from slotstream_planner.machine import Machine
+from slotstream_planner.pinned_pages import read_pinned_page_bytes
 
 __all__ = ["PressureLevel", "level_of_mac_value", "level_of_stall", "read_available_share", "read_pressure_level"]
 
@@ -45,13 +46,21 @@ def level_of_mac_value(value: int) -> PressureLevel:
     return _MAC_LEVELS.get(value, "warning")
 
 
-def read_available_share() -> float | None:
-    """Return which share of the memory this process may use is available now, or None when it cannot be read."""
+def read_available_share(pinned_bytes: int = 0) -> float | None:
+    """Return which share of the memory this process may use is available now, or None when it cannot be read.
+
+    Args:
+        pinned_bytes: What this process has pinned of files. That, and what others have pinned as far as it is told,
+            counts as available to the system, and nobody can have it.
+    """
     try:
         machine = Machine.current()
     except MachineError:
         return None
-    return None if machine.available_bytes is None else machine.available_bytes / machine.ram_bytes
+    if machine.available_bytes is None:
+        return None
+    pinned_bytes = max(pinned_bytes, read_pinned_page_bytes())
+    return max(0, machine.available_bytes - pinned_bytes) / machine.ram_bytes
 
 
 def read_pressure_level(

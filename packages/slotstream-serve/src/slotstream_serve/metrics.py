@@ -1,6 +1,7 @@
 """`/metrics`: counters and gauges in Prometheus text, in a registry of this server's own."""
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -48,13 +49,29 @@ class ServerMetrics:
         """Add a gauge that is read when the metrics are asked for."""
         Gauge(name, help_text, registry=self._registry).set_function(read)
 
-    def describe_plan(self, plan: MemoryPlan) -> None:
-        """Add the memory ledger and the slots of a plan."""
-        Gauge("slotstream_expert_slots", "Slots of the expert pool.", registry=self._registry).set(plan.pool_slots)
+    def watch_plan(self, read: Callable[[], MemoryPlan | None]) -> None:
+        """Add the memory ledger and the slots of the plan in force, read when the metrics are asked for.
+
+        Args:
+            read: Returns that plan, from now on.
+        """
+        plan = read()
+        if plan is None:
+            return
+
+        def slots() -> int:
+            now = read()
+            return 0 if now is None else now.pool_slots
+
+        def planned(amount: str) -> float:
+            now = read()
+            return 0.0 if now is None else float(now.ledger.to_json()[amount])
+
+        self.watch("slotstream_expert_slots", "Slots of the expert pool.", slots)
         ledger = Gauge("slotstream_planned_bytes", "The plan's memory ledger.", ["amount"], registry=self._registry)
         for amount, size in plan.ledger.to_json().items():
             if amount.endswith("_bytes") and isinstance(size, int):
-                ledger.labels(amount.removesuffix("_bytes")).set(size)
+                ledger.labels(amount.removesuffix("_bytes")).set_function(partial(planned, amount))
 
     def observe(self, ticket: Ticket) -> None:
         """Count a generation that ended."""

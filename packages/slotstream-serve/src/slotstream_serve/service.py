@@ -156,7 +156,7 @@ class Service:
             "memory_source": None if plan is None else plan.source,
             "memory_target_gb": None if target is None else target / 1e9,
             "memory_limit_gb": None if plan is None else plan.request.memory_limit_gb,
-            "memory_pinned_gb": None if plan is None else plan.ledger.pinned_file_bytes / 1e9,
+            "memory_pinned_gb": None if plan is None else self.engine.pinned_bytes / 1e9,
             "queued_requests": self.runner.queued,
             "prefix_cache": self.engine.prefix_status(),
         }
@@ -198,8 +198,9 @@ class Service:
         )
         metrics.watch("slotstream_active_requests", "Requests being handled.", lambda: self.activity.active_requests)
         metrics.watch("slotstream_resident_bytes", "Memory of the process.", lambda: self._process.memory_info().rss)
+        metrics.watch("slotstream_pinned_bytes", "Files of experts pinned now.", lambda: self.engine.pinned_bytes)
         if self.engine.plan is not None:
-            metrics.describe_plan(self.engine.plan)
+            metrics.watch_plan(lambda: self.engine.plan)
         if self.engine.prefix_status() is not None:
             for name, help_text in PREFIX_GAUGES.items():
                 metrics.watch(f"slotstream_prefix_{name}", help_text, partial(self._prefix, name))

@@ -81,6 +81,10 @@ class ServableEngine(Protocol):
         """The memory plan it runs under, if it has one."""
 
     @property
+    def pinned_bytes(self) -> int:
+        """Files of experts that are pinned now, for an NVIDIA GPU to fetch from."""
+
+    @property
     def tokenizer(self) -> TextEncoder:
         """Its tokenizer."""
 

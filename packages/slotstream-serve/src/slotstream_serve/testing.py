@@ -138,6 +138,11 @@ class ScriptedEngine:
         """The memory plan given at construction."""
         return self._plan
 
+    @property
+    def pinned_bytes(self) -> int:
+        """Return 0: nothing is pinned."""
+        return 0
+
     def close(self) -> None:
         """Note that the engine was closed."""
         self.closed = True

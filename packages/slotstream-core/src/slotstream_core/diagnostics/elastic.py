@@ -13,6 +13,7 @@ from slotstream_core.backend import Backend
 from slotstream_core.diagnostics.continuing import continue_greedily, invented_ids, read_prompt
 from slotstream_core.diagnostics.reporting import CheckItem, CheckReport
 from slotstream_core.errors import PlanError
+from slotstream_core.experts.pinned_files import PinnedFiles
 from slotstream_core.governing import ExpertsPool, Governor, Sensors
 from slotstream_core.loading import LoadedModel, load_model, plan_here
 from slotstream_core.memory import drop_buffer_cache, machine_here, planned_footprint
@@ -84,6 +85,7 @@ class _Bench:
     loaded: LoadedModel
     plan: MemoryPlan
     pool: ExpertsPool
+    pins: PinnedFiles
     machine: Machine
     now_s: float = 0.0
     level: PressureLevel = "normal"
@@ -145,7 +147,13 @@ def drill_governor(directory: Path, options: DrillOptions) -> CheckReport:
     allowed = plan_here(directory, backend, request)
     _check_ceiling(allowed, options.max_memory_gb)
     with load_model(directory, allowed) as loaded:
-        bench = _Bench(loaded=loaded, plan=loaded.plan, pool=ExpertsPool(loaded.experts), machine=machine_here(backend))
+        bench = _Bench(
+            loaded=loaded,
+            plan=loaded.plan,
+            pool=ExpertsPool(loaded.experts),
+            pins=PinnedFiles([]),  # this is about the pool
+            machine=machine_here(backend),
+        )
         most, floor = loaded.plan.pool_slots, floor_slots(loaded.plan.geometry)
         start = min(max(options.slots or most, floor), most)
         if start < bench.pool.slot_count:

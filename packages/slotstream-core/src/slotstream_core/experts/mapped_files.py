@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -109,6 +110,7 @@ class MappedFiles:
         self._wanted = 0  # bytes that are to be pinned
         self._pinned = 0
         self._read_s = 0.0  # what the last read took
+        self._beside: Sequence[MappedFiles] = (self,)
         self._maps: dict[int, mmap.mmap] = {}
         self._steps: list[_Step] = []  # in the order of the regions
         numbers = array("q")
@@ -153,6 +155,16 @@ class MappedFiles:
             except RuntimeError as error:  # there are too many threads
                 self.finished.set()
                 logger.warning("no more of the files of experts is pinned or given back for now: %s", error)
+
+    def give_way_to(self, parts: Sequence[MappedFiles]) -> None:
+        """Begin no read while requests read from any of these, itself among them. Before the first `pin`."""
+        self._beside = parts
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a read is under way, or was planned, whose records may lie here. Any thread."""
+        with self._lock:
+            return not self._closed and bool(self._library.mapped_users(self.handle))
 
     def stop(self) -> None:
         """Pin and give back no more than what has been begun, without waiting."""
@@ -292,7 +304,7 @@ class MappedFiles:
     def _give_way(self) -> bool:
         """Wait while requests read, but not for long; return whether this is to stop."""
         end = time.perf_counter() + max(LEAST_WAIT_S, PATIENCE * self._read_s)
-        while self._library.mapped_users(self.handle) and time.perf_counter() < end:
+        while any(part.in_use for part in self._beside) and time.perf_counter() < end:
             if self._stopping.wait(LOOK_S):
                 break
         return self._stopping.is_set()

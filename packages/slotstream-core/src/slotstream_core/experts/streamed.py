@@ -9,6 +9,7 @@ import mlx.core as mx
 from slotstream_core.errors import PoolError
 from slotstream_core.experts.compiled_requests import CompiledRun
 from slotstream_core.experts.leases import PoolLease
+from slotstream_core.experts.mapped_files import MappedFiles
 from slotstream_core.experts.pool import SlotPool
 from slotstream_core.experts.reader import ExpertReader
 from slotstream_core.experts.slot_memory import SlotMemory
@@ -135,24 +136,10 @@ class StreamedExperts:
         """Scratch of the lanes that read ahead, where it lies in the memory that a plan divides; else 0."""
         return 0 if self._reader.memory.apart else self._reader.ahead_scratch_bytes
 
-    def pin_files(self, most_bytes: int) -> bool:
-        """Begin to pin the files of the experts for a device to fetch from, and return at once; see `MappedFiles.pin`.
-
-        Args:
-            most_bytes: Of the host's memory, which the system may not take back then.
-
-        Returns:
-            False, and nothing happens, where the device cannot, or files are not read through the page cache.
-        """
-        if self._reader.mapped is None:
-            return False
-        self._reader.mapped.pin(most_bytes)
-        return True
-
     @property
-    def pinned_bytes(self) -> int:
-        """Bytes of files that are pinned now."""
-        return 0 if self._reader.mapped is None else self._reader.mapped.pinned_bytes
+    def mapped(self) -> MappedFiles | None:
+        """What a device may fetch from the files of these experts; None where it cannot, or they are read otherwise."""
+        return self._reader.mapped
 
     def load_all(self) -> None:
         """Read every expert, so that nothing is read later. Counted as misses.
