@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from slotstream_planner import PlanRequest
 
 
+TOKENS = 8192
+"""Prompt length where nobody says another and the model reads as many."""
+
+
 @click.command("context-check")
 @click.option("--model", "model_name", metavar="NAME|DIR", help="A model's name or its directory.")
-@click.option("--tokens", default=8192, show_default=True, type=click.IntRange(1), help="Prompt length.")
+@click.option(
+    "--tokens", type=click.IntRange(1), help=f"Prompt length.  [default: {TOKENS}, or what the model's window holds]"
+)
 @click.option("--reply-tokens", default=16, show_default=True, type=click.IntRange(1), help="Required reply length.")
 @click.option("--ladder", is_flag=True, help="Run 2048, 4096, ... up to --tokens; stop at the first failure.")
 @click.option("--warm-conversations", default=0, type=click.IntRange(0), help="Run and revisit this many first.")
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 def command(
     *,
     model_name: str | None,
-    tokens: int,
+    tokens: int | None,
     reply_tokens: int,
     ladder: bool,
     warm_conversations: int,
@@ -60,6 +66,8 @@ def command(
         raise click.UsageError("--warm-conversations and --warm-tokens belong together; give both")
     request = make_size_request(sizes, max_prefill_wait_minutes=max_prefill_wait)
     directory = choose_model(model_name).directory
+    if tokens is None:
+        tokens = _default_tokens(directory, reply_tokens)
     if plan_only:
         _print_plan(directory, request, tokens + reply_tokens, as_json=as_json)
         return
@@ -81,6 +89,15 @@ def command(
         click.echo(json.dumps(report.to_json()) if as_json else f"{rung} tokens\n{report.to_text()}")
         if not report.passed:
             raise click.exceptions.Exit(1)
+
+
+def _default_tokens(directory: Path, reply_tokens: int) -> int:
+    """As many tokens as leave room for the reply in the model's largest window, at most `TOKENS`."""
+    from slotstream_planner import ModelGeometry
+    from slotstream_planner.request import window_limit
+
+    geometry = ModelGeometry.from_checkpoint(directory, compute="bf16")  # which does not matter for the window
+    return max(1, min(TOKENS, window_limit(geometry) - reply_tokens))
 
 
 def _print_plan(directory: Path, request: PlanRequest, needed: int, *, as_json: bool) -> None:
