@@ -63,7 +63,10 @@ def test_pressure_takes_pinned_files_first_and_the_rest_once_there_are_none(engi
     assert engine.pool.slot_count < PLAN.pool_slots
 
 
-def test_nothing_else_is_touched_while_pinned_files_are_given_back(engine: FakeEngine, world: World) -> None:
+def test_nothing_else_is_touched_while_pinned_files_are_given_back(
+    engine: FakeEngine, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "cancel_running", lambda: pytest.fail("the request was stopped"))
     governor = Governor(engine, world.sensors)
     world.level = "warning"
     with engine.lock:  # a request runs
@@ -96,6 +99,19 @@ def test_files_are_pinned_again_a_minute_after_the_pressure(engine: FakeEngine, 
         governor.poll()
         assert engine.pins.wanted_bytes == wanted
         assert engine.plan.ledger.pinned_file_bytes == wanted
+
+
+def test_pressure_that_finds_nothing_pinned_keeps_files_from_being_pinned(engine: FakeEngine, world: World) -> None:
+    governor = Governor(engine, world.sensors)
+    engine.pins.wanted_bytes = engine.pins.pinned_bytes = 0
+    world.now_s, world.level = 70.0, "warning"
+    assert governor.watch_pressure() is not None
+    world.now_s, world.level = 130.0, "normal"
+    governor.poll()
+    assert engine.pins.asked == []
+    world.now_s = 130.5
+    governor.poll()
+    assert engine.pins.asked == [PINNED]
 
 
 def test_an_engine_that_pins_nothing_is_left_alone(world: World, caplog: pytest.LogCaptureFixture) -> None:

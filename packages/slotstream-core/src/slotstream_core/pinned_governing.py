@@ -72,9 +72,9 @@ class PinnedGovernor:
 
     def relieve(self, level: PressureLevel, read_machine: Callable[[], Machine | None]) -> bool:
         """Begin to give files back under pressure; False where none is pinned or to be pinned any more."""
+        self._last_pressure_s = self._clock()
         if not self._engine.pins.wanted_bytes:
             return False
-        self._last_pressure_s = self._clock()
         self._decide(level, read_machine())
         return True
 
