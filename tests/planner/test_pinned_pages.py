@@ -26,7 +26,6 @@ def counters(path: Path, acquired: int, released: int) -> Path:
 @pytest.mark.parametrize(
     ("moment", "acquired", "released", "expected"),
     [
-        ("before", 8_658, 6_610, 0),
         ("pinned", 1_057_792, 7_111, 4 * GIB),  # 4 GiB of a file
         ("let_go", 1_582_079, 1_317_841, 0),  # no file, and 1 GiB of CUDA's pinned memory, which is shared memory
     ],
@@ -37,6 +36,11 @@ def test_pinned_files_are_told_from_cudas_own_pinned_memory(
     vmstat = counters(tmp_path / "vmstat", acquired, released)
     found = read_pinned_page_bytes(vmstat=vmstat, meminfo=RECORDED / f"meminfo.{moment}")
     assert expected <= found <= expected + 0.3 * 10**9  # programs and libraries are mapped, too
+
+
+def test_what_is_pinned_for_a_moment_is_next_to_nothing() -> None:
+    found = read_pinned_page_bytes(vmstat=RECORDED / "vmstat.before", meminfo=RECORDED / "meminfo.before")
+    assert found == (8_396_718 - 8_394_716) * 4096  # after 34 GB of pins that were let go
 
 
 def test_pins_of_programs_are_no_pages_of_files(tmp_path: Path) -> None:
