@@ -13,6 +13,8 @@ static inline int64_t now_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+static inline double now_s(void) { return 1e-9 * (double)now_ns(); }
+
 /* Wait for `condition`, at most until `deadline_ns`; 0 when the time is over. */
 static inline int wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, int64_t deadline_ns) {
 #if defined(__APPLE__)

@@ -3,7 +3,8 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "clock.h"
 
 #define LOOKS 64         /* at the word, between looks at the clock */
 #define AWAKE_S 0.0003   /* from then on another thread may have the processor in between */
@@ -71,12 +72,6 @@ static inline void relax(void) {
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
-}
-
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static int holds(const uint32_t *word, uint32_t number) { return __atomic_load_n(word, __ATOMIC_ACQUIRE) == number; }

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "past_caches.h"
 
 #define PIECES_PER_READ 256 /* well under the kernel's limit of 1,024 buffers a call */
@@ -236,12 +236,6 @@ static int32_t advance(struct iovec *parts, int32_t count, int64_t bytes) {
         parts[0].iov_len -= (size_t)bytes;
     }
     return count - passed;
-}
-
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 /* Read until `needed` bytes from `offset` are there; 0 when they are. Else the segment's error and got are set. */
