@@ -1,5 +1,6 @@
 """What runs the programs of tests that say the same of a GPU and of an emulated device."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
 def target(emulator: Emulator) -> EmulatedTarget:
     """Where its programs are launched."""
     return EmulatedTarget(emulator)
+
+
+@pytest.fixture
+def behind(target: EmulatedTarget) -> Iterator[EmulatedTarget]:
+    """The same, running each launch up to two milliseconds later than it could, beside its host."""
+    target.lag(2000)
+    yield target
+    target.refuse(from_launch=-1)
+    target.lag(-1)
 
 
 @pytest.fixture(scope="module")

@@ -109,8 +109,14 @@ class Emulator:
 
 
 LAUNCHER = """
+#include <unistd.h>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <thread>
 #include <vector>
 struct grid { uint32_t x, y, z; };
 static int refuse_from = -1, hang_from = -1, launches, fault, graphs, fail_graphs;
@@ -119,21 +125,51 @@ static const void* kernels[1 << 16];
 struct node { const void* kernel; grid blocks, threads; std::vector<uint64_t> given; };
 struct graph { std::vector<node> nodes; };
 static graph* capturing;
+// What was launched and has not run yet, where a thread runs it later. Never freed: it outlives what is static.
+static std::mutex& door = *new std::mutex;
+static std::condition_variable& news = *new std::condition_variable;
+static std::deque<node>& waiting = *new std::deque<node>;
+static int lag_us = -1;
+static void run(const node& one) {
+  std::vector<void*> given;
+  for (const uint64_t& value : one.given) given.push_back(const_cast<uint64_t*>(&value));
+  reinterpret_cast<int (*)(void**, int, int)>(const_cast<void*>(one.kernel))(given.data(), one.blocks.x, one.threads.x);
+}
+static void work() {
+  std::unique_lock<std::mutex> inside(door);
+  for (;; news.notify_all()) {
+    news.wait(inside, [] { return !waiting.empty(); });
+    const node one = waiting.front();
+    const int pause = lag_us > 0 ? rand() % lag_us : 0;
+    inside.unlock();
+    if (pause > 0) usleep(pause);
+    run(one);
+    inside.lock();
+    waiting.pop_front();
+  }
+}
+static void drain() {
+  std::unique_lock<std::mutex> inside(door);
+  news.wait(inside, [] { return waiting.empty(); });
+}
 extern "C" int32_t launch(const void* kernel, grid blocks, grid threads, void** given, size_t shared, void* stream) {
   if (shared || blocks.y != 1 || blocks.z != 1 || threads.y != 1 || threads.z != 1 || stream != (void*)7) return 1;
   if (refuse_from == launches) return 719;
+  // how many a kernel takes only the kernel knows
+  const int count = reinterpret_cast<int (*)(void**, int, int)>(const_cast<void*>(kernel))(nullptr, 0, 0);
+  node one = {kernel, blocks, threads, {}};
+  for (int i = 0; i < count; i++) one.given.push_back(*(uint64_t*)given[i]);
   if (capturing) {
-    // how many a kernel takes only the kernel knows
-    const int count = reinterpret_cast<int (*)(void**, int, int)>(const_cast<void*>(kernel))(nullptr, 0, 0);
-    node one = {kernel, blocks, threads, {}};
-    for (int i = 0; i < count; i++) one.given.push_back(*(uint64_t*)given[i]);
     capturing->nodes.push_back(one);
     return 0;
   }
   const bool hangs = hang_from >= 0 && launches >= hang_from;
   kernels[launches++ % (1 << 16)] = kernel;
   if (hangs) return 0;
-  reinterpret_cast<int (*)(void**, int, int)>(const_cast<void*>(kernel))(given, blocks.x, threads.x);
+  std::unique_lock<std::mutex> inside(door);
+  if (lag_us < 0) return run(one), 0;
+  waiting.push_back(one);
+  news.notify_all();
   return 0;
 }
 extern "C" int32_t begin_capture(void* stream, int32_t mode) {
@@ -175,12 +211,24 @@ extern "C" int32_t launch_early(const config* how, const void* kernel, void** gi
   return launch(kernel, how->blocks, how->threads, given, how->shared, how->stream);
 }
 extern "C" int32_t query(void* stream) {
-  return stream != (void*)7 ? 1 : hang_from >= 0 && launches > hang_from ? 600 : fault;
+  std::unique_lock<std::mutex> inside(door);
+  return stream != (void*)7 ? 1 : !waiting.empty() || (hang_from >= 0 && launches > hang_from) ? 600 : fault;
+}
+extern "C" void lag(int longest_us) {
+  static std::thread* worker;
+  drain();
+  if (!worker) worker = new std::thread(work);
+  lag_us = longest_us;
+}
+extern "C" int left_launches() {
+  std::unique_lock<std::mutex> inside(door);
+  return waiting.size();
 }
 extern "C" void hang(int from) { hang_from = from; }
 extern "C" void refuse(int from) { refuse_from = from; }
 extern "C" void fail(int code) { fault = code; }
 extern "C" int launched(const void** where) {
+  drain();
   for (int i = 0; where && i < launches; i++) where[i] = kernels[i];
   return launches;
 }
@@ -189,7 +237,7 @@ extern "C" void forget() { launches = 0; }
 
 
 class EmulatedTarget:
-    """A `LaunchTarget` on the host: a launch has run its kernel when it returns.
+    """A `LaunchTarget` on the host: a launch has run its kernel when it returns, unless it `lag`s.
 
     Args:
         emulator: Compiles the kernels.
@@ -252,6 +300,14 @@ class EmulatedTarget:
         self._launcher.launched(handles)
         self._launcher.forget()
         return [self._names[handle or 0] for handle in handles]
+
+    def lag(self, longest_us: int) -> None:
+        """Let another thread run what is launched from now on, in order, each so long after it may; -1: none."""
+        self._launcher.lag(longest_us)
+
+    def left_launches(self) -> int:
+        """How many have not ended yet."""
+        return int(self._launcher.left_launches())
 
     def refuse(self, *, from_launch: int) -> None:
         """Let the launch fail that comes after so many; -1: none."""

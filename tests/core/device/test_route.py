@@ -270,6 +270,66 @@ def test_a_device_that_fails_before_ids_or_forecast_is_told(ways: tuple[Way, Way
     way.token(11, fork)
 
 
+def test_a_device_that_runs_behind_its_host_computes_the_same_bits(
+    ways: tuple[Way, Way], behind: EmulatedTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_record_at_a_time(monkeypatch)
+    for way in ways:
+        way.found.experts.pool.forget()
+    states = [way.found.prompt() for way in ways]
+    forks = [state.fork() for state in states]
+    for token in (11, 12, 13):
+        for pair in (states, forks):
+            mine, theirs = [way.token(token, state) for way, state in zip(ways, pair, strict=True)]
+            np.testing.assert_array_equal(mine, theirs)
+            assert ways[0].books() == ways[1].books()
+    assert not behind.left_launches()
+
+
+def test_a_pass_that_fails_returns_when_nothing_is_under_way_though_the_device_refuses_launches(
+    ways: tuple[Way, Way], behind: EmulatedTarget
+) -> None:
+    state = ways[0].found.prompt()
+    behind.launches()
+    wanted = ways[0].token(11, state.fork())
+    count = len(behind.launches())
+    for refused in range(3, count, count // 7):
+        ways[0].found.experts.pool.forget()
+        behind.refuse(from_launch=refused)
+        with pytest.raises(BackendError, match="the CUDA runtime says 719"):
+            ways[0].token(11, state.fork())
+        assert not behind.left_launches()
+        ways[0].found.experts.pool.check_integrity()
+        behind.refuse(from_launch=-1)
+        assert len(behind.launches()) == refused
+    np.testing.assert_array_equal(ways[0].token(11, state.fork()), wanted)
+
+
+@pytest.mark.parametrize("call", range(1, LAYERS + 1))
+def test_an_interrupt_between_two_layers_returns_when_what_was_launched_ahead_is_done(
+    ways: tuple[Way, Way], behind: EmulatedTarget, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    way = ways[0]
+    state = way.found.prompt()
+    left: list[int] = []
+
+    def interrupt(take: Callable[[], object]) -> object:
+        stopped = take()
+        if around.calls < call:
+            return stopped
+        left.append(behind.left_launches())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        around = Around(patch, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            way.token(11, state.fork())
+    assert not behind.left_launches()
+    assert (left[0] > 0) == (call in (2, 3))  # n-grams come before the second layer, and nothing after the last
+    assert not way.found.experts.pool._leases
+    np.testing.assert_array_equal(way.token(11, state), ways[1].token(11, ways[1].found.prompt()))
+
+
 class FollowedDevice(PinningDevice):
     """A device whose kernels wait for copies themselves: what they wait for is there when they begin."""
 

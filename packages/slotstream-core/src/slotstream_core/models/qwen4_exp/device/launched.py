@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
@@ -277,11 +276,12 @@ class BoundProgram:
         self._number[0] = self.number
         return self.number
 
-    def settle(self, end: int, failure: BaseException) -> None:
+    def settle(self, failure: BaseException) -> None:
         """Return when nothing is under way any more, after a failure: what it uses may be freed then.
 
+        Nothing is launched for that, which the device may refuse while it is at work.
+
         Args:
-            end: After the announcement that ends a run.
             failure: What happened.
 
         Raises:
@@ -289,8 +289,7 @@ class BoundProgram:
         """
         if isinstance(failure, DeviceHung):
             raise failure
-        with suppress(BackendError):  # the device failed, and is not at work
-            self.launches.done.wait(self.launch(end - 1, end))
+        self.launches.done.drain()
 
 
 class LaunchedPass:
@@ -403,7 +402,7 @@ class LaunchedPass:
                 route.settle()
         except BaseException as error:
             try:
-                bound.settle(end, error)
+                bound.settle(error)
             except DeviceHung:
                 arrays = [experts.arrays(index) for index in range(launches.layers)]
                 keep_for_ever(bound, deltas, attentions, ngrams, arrays, leases.abandon())

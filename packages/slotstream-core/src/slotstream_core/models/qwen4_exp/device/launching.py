@@ -196,6 +196,17 @@ class Signal:
         if code:
             raise self.failure(code, number, timeout_s=timeout_s)
 
+    def drain(self) -> None:
+        """Return when nothing is under way on the stream any more, whether it is done or failed.
+
+        Raises:
+            DeviceHung: See `wait`.
+        """
+        never = int(self._word[0]) - 1  # numbers only grow
+        code = self._native.await_number(self.address, never, SIGNAL_TIMEOUT_S, self._query, self._stream)
+        if code == TIMEOUT:
+            raise self.failure(code, never + 2)
+
     def failure(self, code: int, number: int, *, timeout_s: float = SIGNAL_TIMEOUT_S) -> DeviceHung | BackendError:
         """What compiled code means that did not see ``number`` and returned ``code``."""
         if code == TIMEOUT:

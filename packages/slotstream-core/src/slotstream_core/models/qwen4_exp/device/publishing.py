@@ -85,6 +85,14 @@ class Announcement:
             keep_for_ever(self._program)
             raise
 
+    def drain(self) -> None:
+        """Return when nothing is under way any more, announced or not.
+
+        Raises:
+            DeviceHung: See `Signal.wait`; whoever gave work keeps what that refers to.
+        """
+        self._signal.drain()
+
 
 def run_once(kernels: LaunchedKernels, program: Program) -> None:
     """Run a program from its beginning to its end, which an announcement becomes, and return when that is reached.
