@@ -330,6 +330,28 @@ def test_an_interrupt_between_two_layers_returns_when_what_was_launched_ahead_is
     np.testing.assert_array_equal(way.token(11, state), ways[1].token(11, ways[1].found.prompt()))
 
 
+def test_of_several_forecasts_each_learns_from_what_its_own_layer_chose(
+    ways: tuple[Way, Way], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_record_at_a_time(monkeypatch)
+    begin_pass = Lookahead.begin_pass
+
+    def begin_and_foresee(self: Lookahead, rows: int) -> bool:
+        active = begin_pass(self, rows)
+        for layer in range(LAYERS):
+            confidence = self._confidence(layer, 0)
+            ranked = np.arange(confidence.ranks, dtype=np.int32).reshape(1, -1)
+            self._forecasts.setdefault(layer, []).append((confidence, ranked))
+        return active
+
+    monkeypatch.setattr(Lookahead, "begin_pass", begin_and_foresee)
+    states = [way.found.prompt() for way in ways]
+    for token in (11, 12, 13):
+        mine, theirs = [way.token(token, state) for way, state in zip(ways, states, strict=True)]
+        np.testing.assert_array_equal(mine, theirs)
+        assert ways[0].books()[-1] == ways[1].books()[-1]
+
+
 class FollowedDevice(PinningDevice):
     """A device whose kernels wait for copies themselves: what they wait for is there when they begin."""
 

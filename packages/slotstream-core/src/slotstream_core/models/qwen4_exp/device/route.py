@@ -188,7 +188,7 @@ class RoutedRow:
         if number is None:
             own, number = self._up_to_experts(layer, first), self._next_number()
         next_launches, self._launched = (0, 0), None
-        if layer + 1 < after:
+        if layer + 1 < after and not forecasts[1:]:  # which learn from ids that the next launches replace
             next_launches, self._launched = self._up_to_experts(layer + 1, first), self._next_number()
         stopped = launches.native.take_layer(
             *(self._words, launches.program.compiled, run.tickets, layer),
