@@ -143,6 +143,7 @@ def test_a_live_engine_offers_its_files_and_its_pressure_counts_them_as_taken(
     with load(tiny_model) as engine:
         live = LiveEngine(engine, cancel_running=lambda: None, adopted=lambda plan: None)
         assert live.pins is engine.pinned
-        assert live.pins.most_bytes == engine.pinned_bytes == 0
+        assert (live.pins.most_bytes > 0) == (Backend.detect().kind == "cuda")
+        assert 0 <= engine.pinned_bytes <= live.pins.most_bytes
         assert live_sensors(Backend.detect(), lambda: 7).pressure() == "normal"
     assert shares == [7]
