@@ -126,20 +126,24 @@ def test_a_sequence_may_go_either_way_in_turn_fork_and_go_back(launched: Opened,
 
 
 def test_a_row_that_cannot_be_read_fails_its_pass_alone(
-    launched: Opened, target: EmulatedTarget, monkeypatch: pytest.MonkeyPatch
+    launched: Opened, behind: EmulatedTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = launched.prompt()
     fork, other = state.fork(), launched.prompt()
+    read, later = NgramTable.read, launched.model._ngrams[AT[1]]._table
     with monkeypatch.context() as patch:
 
-        def refuse(*_: object) -> None:
-            raise ExpertReadError("no such row")
+        def refuse(table: NgramTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> None:
+            if table is later:
+                raise ExpertReadError("no such row")
+            read(table, rows, out)
 
         patch.setattr(NgramTable, "read", refuse)
-        target.launches()
+        behind.launches()
         with pytest.raises(ExpertReadError, match="no such row"):
             launched.token(271, state)
-    assert target.launches()[-1] == "announce"  # nothing was under way when the pass ended
+    assert not behind.left_launches()
+    assert "ngram_unpack" in behind.launches()  # of the layer before
     with pytest.raises(StateError, match="half advanced"):
         launched.token(271, state)
     np.testing.assert_array_equal(launched.token(271, fork), launched.token(271, other))
