@@ -174,7 +174,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--direct", action="store_true", help="read past the page cache")
     parser.add_argument("--pinned", action="store_true", help="have an NVIDIA GPU fetch from pinned files")
     parser.add_argument("--record", action="store_true", help="keep the result under benchmarks/results")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.synthetic and options.model is None:
+        parser.error("--synthetic says what --model names; without it a checkpoint is random, and the demo is not")
+    return options
 
 
 def measure_share(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.offline.distance import Rounds, judge
+from benchmarks.offline.distance import Rounds, judge, parse
 
 
 def rounds(token_s: list[float], read_bytes: list[float]) -> Rounds:
@@ -34,3 +34,14 @@ def test_each_round_has_the_bound_of_what_it_missed_without_reading_ahead() -> N
     assert values["pool of 50.0%, on of_the_limit"] == pytest.approx((8 / 16 + 2 / 4) / 2)
     assert values["pool of 50.0%, on missed_bytes_per_token"] == pytest.approx(4.5e6)
     assert len(rows) == 3
+
+
+def test_a_checkpoint_that_nobody_names_is_not_said_to_be_synthetic(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["distance", "--demo", "--synthetic"])
+    with pytest.raises(SystemExit, match="2"):
+        parse()
+    assert "--synthetic says what --model names" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["distance", "--model", "somewhere", "--synthetic"])
+    assert parse().synthetic
