@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotstream_core.backend import Backend
 from slotstream_core.checkpoint.tensors import Checkpoint
 from slotstream_core.errors import BackendError
 from slotstream_core.experts import ExpertLayout, StoredExperts, StreamedExperts
@@ -23,27 +22,16 @@ from slotstream_core.models.qwen4_exp.device.kernels import DeviceKernels
 from slotstream_core.models.qwen4_exp.forecasting import Forecaster
 from slotstream_core.models.qwen4_exp.text import Qwen4ExpModel
 from slotstream_core.models.registry import build_model
-from slotstream_core.native.binding import library_path
 from slotstream_core.state.sequence import SequenceState
-from tests.core.device.emulation import COMPILER, EmulatedTarget
+from tests.core.device.emulation import EmulatedTarget
 from tests.core.device.test_device_kernels import DEVICE, ArrivedExperts, offered
 from tests.core.device.test_launched import EXPERTS, LAYERS, PROMPT, TOP, Row
-from tests.core.device.test_route import Way, checkpoint, ways
+from tests.core.device.test_route import SLOTS, Way, checkpoint, pytestmark, ways
 from tests.core.native.test_device_lanes import STREAM
 from tests.core.pinning_device import PinningDevice
 from tests.core.twin_pools import finish_tickets
 
-pytestmark = [
-    pytest.mark.skipif(
-        COMPILER is None or library_path() is None or Backend.detect().kind == "cuda",
-        reason="runs kernels on the host, with C and C++ compilers",
-    ),
-    pytest.mark.usefixtures("compiled_code_on"),
-]
-
-SLOTS = 20  # fewer than two thirds of the records: hits, misses and evictions
-
-__all__ = ["checkpoint", "ways"]  # fixtures
+__all__ = ["checkpoint", "pytestmark", "ways"]  # fixtures, and what all of this needs
 
 
 class FollowedDevice(PinningDevice):
